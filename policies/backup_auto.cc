@@ -56,22 +56,27 @@ class BackupAuto final : public ClosingRule {
   void OnCommitted(const RoundView& view) override {
     if (view.exact) return;
     arrivals_.Add(view, false);
-    if (arrivals_.rounds().size() < kEnough) return;
-    const std::uint32_t best = BestBackups(arrivals_.rounds(), backups_);
+    // Of as many workers: whoever is gone, or has come, may be the slow one.
+    std::vector<std::vector<Duration>> alike = arrivals_.rounds();
+    const auto workers = static_cast<std::size_t>(std::ranges::count_if(
+        view.workers, [](const WorkerView& worker) { return worker.units_planned > 0; }));
+    std::erase_if(alike, [&](const auto& round) { return round.size() != workers; });
+    if (alike.size() < kEnough) return;
+    const std::uint32_t best = BestBackups(alike, backups_);
     if (best == backups_) return;
-    const double without = Rate(arrivals_.rounds(), 0);
+    const double without = Rate(alike, 0);
     why_ = without > 0
                ? fmt::format("auto: b = {}, contributions come {:.2f} times as fast as with 0",
-                             best, Rate(arrivals_.rounds(), best) / without)
+                             best, Rate(alike, best) / without)
                : fmt::format("auto: b = {}", best);
     backups_ = best;
   }
 
  private:
   // b was chosen over the arrivals of those that had units: of a job that has lost some it is that
-  // many of the rest.
+  // many of the rest, but of no job more than half.
   std::uint32_t Enough(const RoundView& view) const {
-    return view.planned_workers > backups_ ? view.planned_workers - backups_ : 1;
+    return std::max(1u, view.planned_workers - std::min(backups_, view.planned_workers / 2));
   }
 
   Arrivals arrivals_{kWindow};

@@ -260,7 +260,7 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
   if (current_->writer == member && !current_->complete) {
     job_->Log(
         LogLevel::kWarning,
-        "the checkpoint after round {} comes to nothing: worker {}, which wrote it, is lost or "
+        "the checkpoint after round {} comes to nothing: worker {}, which wrote it, is gone or "
         "behind",
         current_->round, member.worker);
     Drop();

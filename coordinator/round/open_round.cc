@@ -413,10 +413,13 @@ bool OpenRound::CanTake(const Member& member) const {
   return share == nullptr || (share->HasRoom() && !work_.WorkerViewOf(member.id.worker)->fenced);
 }
 
-// Back or not: nothing says that it would finish now. Others may be as slow, and were the round to
-// wait for each that is back, they would take turns for ever (I6).
+// It was out of the round with units of it, and has none now. Back or not: nothing says that it
+// would finish this time. Others may be as slow, and were the round to wait for each that is back,
+// they would take turns for ever (I6).
 bool OpenRound::GoneUnfinished(WorkerId worker) const {
-  return std::ranges::find(gone_unfinished_, worker) != gone_unfinished_.end();
+  if (std::ranges::find(gone_unfinished_, worker) == gone_unfinished_.end()) return false;
+  const WorkerShare* share = work_.Share(worker);
+  return share == nullptr || share->queue.empty();
 }
 
 // The worker's account of its queue and ours change by the same order, so positions mean the same.
@@ -454,6 +457,10 @@ void OpenRound::PlaceUnassigned() {
       fenced.push_back(&member);
     } else {
       const WorkerShare* share = member.live() ? work_.Share(member.id.worker) : nullptr;
+      // An absence may last for a day, and who is to leave gets nothing before it has.
+      const bool stays_without =
+          view.with_units > 0 && share == nullptr && (member.away() || member.draining);
+      if (stays_without) continue;
       later = later || share == nullptr ||
               (share->parts.size() < kMaxParts && !share->refused &&
                (!work_.WorkerViewOf(member.id.worker)->fenced || !share->fence_answered));

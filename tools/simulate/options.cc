@@ -103,7 +103,9 @@ void DeclareJob(OptionTable& table, SimulateOptions* options) {
   };
   table.Group("A job on virtual time", "the files are those of a real one");
   table.Add("workers", &options->workers, workers,
-            "Workers of the job; required. With --faults: of each job, else 1 to 6");
+            "Workers of the job; required. With --faults: of each job, else 1 to 6, as many as the "
+            "policy "
+            "needs");
   table.Add("config", &options->config_file, Text("FILE", "an INI file"),
             "The job's config; without it all defaults hold");
   table.Add("run-dir", &options->run_dir, Text("DIR", "a folder"),

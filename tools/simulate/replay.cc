@@ -479,9 +479,10 @@ Result<std::string> Replay(const SimulateOptions& options) {
   };
   if (!options.policy_given && changed) {
     for (const std::string& name : run->policies) {
-      PolicySection section = options.job.policy;
-      section.name = name;
-      add(policies::MakePolicy(section, workers).ok() ? name : kPlugin);
+      // A rule that these settings refuse has a line that says so.
+      PolicySection defaults;
+      defaults.name = name;
+      add(policies::MakePolicy(defaults, kMaxWorkers).ok() ? name : kPlugin);
     }
   } else if (!options.policy_given && ToIni(options.job) != ToIni(options.job_of_run)) {
     add(as_it_ran);

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "coordinator/round/pipeline.h"
@@ -15,13 +18,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using namespace std::chrono_literals;
 
 // Workers with four units each in round 0, a sample a unit, all mapped.
 class BackAgainTest : public ::testing::Test {
  protected:
-  void Start(std::uint32_t workers) {
+  // `begin`: before the first round is planned.
+  void Start(
+      std::uint32_t workers, const std::string& policy_name = "full+none",
+      std::uint64_t epoch_samples = 100, const std::function<void()>& begin = [] {}) {
     StartParameters start;
     start.workers = workers;
+    start.config.policy.name = policy_name;
     start.config.job.global_batch = 4 * workers;
     start.config.job.min_workers = 1;
     auto policy = policies::MakePolicy(start.config.policy, workers, nullptr);
@@ -35,8 +43,10 @@ class BackAgainTest : public ::testing::Test {
       job_->members.SetState(*member, MemberState::kLive, Time{});
     }
     for (std::uint32_t i = 0; i < workers; ++i) Map(i);
+    begin();
     rounds_ = std::make_unique<Pipeline>(job_.get());
-    rounds_->Begin(Sampler(100, 4 * workers, 4 * workers), RoundId(0), 0, StateSource::kSeed);
+    rounds_->Begin(Sampler(epoch_samples, 4 * workers, 4 * workers), RoundId(0), 0,
+                   StateSource::kSeed);
   }
   void Map(std::uint32_t worker) {
     for (const Member& other : job_->members.all()) {
@@ -137,6 +147,57 @@ TEST_F(BackAgainTest, WhereNobodyElseHasUnitsTheyGetThem) {
   Seal(1);
   ASSERT_THAT(All<msg::Commit>(), SizeIs(1));
   EXPECT_EQ(All<msg::Commit>()[0].samples, 8u);
+}
+
+// An absence may last for a day, and nobody is drawn into a round who is to leave.
+TEST_F(BackAgainTest, TheRoundDoesNotWaitForWhoGetsNothing) {
+  for (const bool away : {true, false}) {
+    SCOPED_TRACE(away ? "away" : "draining");
+    actions_.clear();
+    Start(5, "full+balance", 100, [&] {
+      if (away) job_->members.SetAbsence(At(4), Absence{Time{}, Time{} + Duration(1h), "test"});
+      At(4).draining = !away;
+    });
+    ASSERT_EQ(rounds_->open()->work().Share(WorkerId(4)), nullptr);
+    for (const std::uint32_t worker : {0u, 1u}) Seal(worker);
+    Out(2);
+    for (const std::uint32_t worker : {0u, 1u}) Seal(worker);
+    Back(2);
+    EXPECT_THAT(All<msg::Commit>(), IsEmpty());
+    Out(3);
+    EXPECT_THAT(All<msg::Commit>(), SizeIs(1));
+  }
+}
+
+// Workers are started anew one after the other, in one long round.
+TEST_F(BackAgainTest, WhoHasUnitsAgainGetsMoreOfThem) {
+  Start(3);
+  for (const std::uint32_t worker : {1u, 2u}) {
+    Out(worker);
+    Back(worker);
+  }
+  Out(0);
+  ASSERT_NE(rounds_->open()->work().Share(WorkerId(1)), nullptr);
+  ASSERT_NE(rounds_->open()->work().Share(WorkerId(2)), nullptr);
+  Out(2);
+  EXPECT_EQ(rounds_->open()->work().Share(WorkerId(1))->queue.size(), 12u);
+  Seal(1);
+  ASSERT_THAT(All<msg::Commit>(), SizeIs(1));
+  EXPECT_EQ(All<msg::Commit>()[0].samples, 12u);
+}
+
+// Who is back is nobody to whom the units of a stuck one could go.
+TEST_F(BackAgainTest, NobodyIsFencedForThem) {
+  Start(3, "full+flexrr", 12, [&] {
+    for (const std::uint32_t worker : {0u, 1u, 2u}) At(worker).unit_times.mean = 1ms;
+  });
+  ASSERT_TRUE(rounds_->open()->work().exact());
+  Out(2);
+  Back(2);
+  job_->now += Duration(1h);
+  AdvanceRounds(rounds_.get(), &closed_);
+  EXPECT_THAT(All<msg::FenceRound>(), IsEmpty());
+  EXPECT_EQ(rounds_->open()->work().Share(WorkerId(2)), nullptr);
 }
 
 }  // namespace

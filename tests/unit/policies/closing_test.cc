@@ -195,5 +195,31 @@ TEST(BackupAuto, DoesWithoutNoMoreThanItLeavesOut) {
   EXPECT_FALSE(rule->CanDoWithout(round.view())) << "b = 1";
 }
 
+// The late one of four is lost; the other three are alike.
+TEST(BackupAuto, LearnsAnewFromRoundsOfAsMany) {
+  auto rule = MakeBackupAuto();
+  RoundModel four(4, 8, milliseconds(10));
+  four.SetUnitTime(3, milliseconds(100));
+  Learn(rule.get(), &four, 32);
+  RoundModel three(3, 8, milliseconds(10));
+  Learn(rule.get(), &three, 8);
+  three.worker(2).units_given = 0;
+  EXPECT_FALSE(rule->CanDoWithout(three.view()));
+}
+
+// Four of eight are slow, and then they are lost.
+TEST(BackupAuto, LeavesNoMoreThanHalfOut) {
+  auto rule = MakeBackupAuto();
+  RoundModel eight(8, 8, milliseconds(10));
+  for (std::uint32_t slow = 4; slow < 8; ++slow) eight.SetUnitTime(slow, milliseconds(100));
+  Learn(rule.get(), &eight, 10);
+  RoundModel four(4, 8, milliseconds(10));
+  four.worker(3).units_given = 0;
+  four.worker(2).units_given = 0;
+  EXPECT_TRUE(rule->CanDoWithout(four.view()));
+  four.worker(1).units_given = 0;
+  EXPECT_FALSE(rule->CanDoWithout(four.view()));
+}
+
 }  // namespace
 }  // namespace lockstep::policies

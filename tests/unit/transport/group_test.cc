@@ -399,7 +399,10 @@ class ConnectorTest : public ::testing::Test, public Handler {
     place = said.value_or(ConnectionPlace{});
     return peer;
   }
-  std::string WhyFailed() { return why_.get_future().get(); }
+  std::string WhyFailed() {
+    auto why = why_.get_future();
+    return why.wait_for(30s) == std::future_status::ready ? why.get() : "nothing came of it";
+  }
 
   void OnPeerUp(PeerId, const MemberId&, const PathReport&) override { why_.set_value("up"); }
   void OnConnectFailed(const MemberId&, const Error& error) override {
