@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tools/simulate/memory.h"
 
 namespace lockstep::simulate {
 
