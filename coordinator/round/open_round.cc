@@ -236,7 +236,10 @@ void OpenRound::OnOut(const MemberId& member) {
   if (view != nullptr && !view->finished_at) {
     Member& slot = job_->members.at(worker);
     slot.blocked_by_loss += job_->now - std::max(work_.started(), slot.last_progress);
-    if (view->units_given > 0) gone_unfinished_.push_back(worker);
+    if (view->units_given > 0 &&
+        std::ranges::find(gone_unfinished_, worker) == gone_unfinished_.end()) {
+      gone_unfinished_.push_back(worker);
+    }
   }
   work_.Remove(worker);
   const bool holds = std::ranges::any_of(work_.owners().holders, [&](const ShardHolders& shard) {
