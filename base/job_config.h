@@ -20,9 +20,8 @@ struct JobSection {
   std::uint64_t rounds = 0;
   std::uint32_t global_batch = 256;  // samples in a round
   std::uint32_t units = 0;           // units in a round; 0: auto
-  std::uint32_t min_workers =
-      0;  // 0: the number of --workers less what the policy can spare (at least 1)
-  double join_timeout_s = 60;      // how long to wait for --workers to join
+  std::uint32_t min_workers = 0;     // 0: as policies::DefaultMinWorkers says
+  double join_timeout_s = 60;        // how long to wait for --workers to join
   double quorum_timeout_s = 1800;  // how long without min_workers, once rounds have begun; 0: ever
   // stop | skip: what a contribution does that is no number any more. Stop ends the job; skip drops
   // the contribution and its samples.

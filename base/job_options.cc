@@ -86,14 +86,16 @@ void DeclareJob(OptionTable& table, JobSection* job) {
       "each worker, up to 4096 in all, where single units move, are left out or are shared out "
       "by speed, else 4; at least so many that each has no more samples than any worker computes "
       "at once, and 8 instead of 64, of one size, where workers compute them one by one");
-  table.Add("job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
-            "With fewer live workers the job waits, up to job.quorum_timeout; 0: --workers less "
-            "those that the policy can spare, at least 1. With --config-from-workers it is 1 where "
-            "nobody says otherwise");
+  table.Add(
+      "job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
+      "With fewer workers the job waits, up to job.quorum_timeout. A worker that is late, behind "
+      "or catching up counts, a lost one does not. 0: --workers less those that the policy can "
+      "spare; more than half of --workers where the policy moves units (flexrr, balance, auto). "
+      "With --config-from-workers it is 1 by default");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
             "How long the coordinator waits for --workers workers to join");
   table.Add("job.quorum_timeout", &job->quorum_timeout_s, DurationSeconds(0, 30 * kDay),
-            "How long a job that has begun waits with fewer live workers than job.min_workers; "
+            "How long a job that has begun waits with fewer workers than job.min_workers; "
             "then it fails and says who is missing, and can be resumed. 0s: for ever");
   table.Add("job.on_nan", &job->on_nan, Choice({"stop", "skip"}),
             "A contribution whose loss or gradient is infinite or not a number: stop ends the job "

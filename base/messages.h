@@ -652,12 +652,20 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
+// The run of units that a worker's compute thread is in. No units: it is in none.
+struct RunInHand {
+  std::int64_t lasts_ns = 0;  // so far; without what the program has said that it is away
+  std::uint32_t units = 0;
+  bool operator==(const RunInHand&) const = default;
+};
+
 struct Pong {
   std::uint64_t sequence = 0;
   std::int64_t ping_sent_ns = 0;  // of the Ping
   std::int64_t answered_ns = 0;   // the answerer's monotonic clock
   // Memory of the answerer's process; 0: it does not say, as versions before this field do not.
   std::uint64_t resident_bytes = 0;
+  RunInHand run = {};
   bool operator==(const Pong&) const = default;
 };
 

@@ -125,7 +125,7 @@ class ClosingRule {
   // given to others within the round.
   virtual bool CanDoWithout(const RoundView& view) = 0;
   // How many of the configured workers the rule can spare for a whole job; the default of
-  // job.min_workers follows.
+  // job.min_workers follows (registry.h: DefaultMinWorkers).
   virtual std::uint32_t Spare() const { return 0; }
   // Whether it leaves out single units, so that a round is better cut into many.
   virtual bool CutsUnits() const { return false; }

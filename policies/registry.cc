@@ -153,6 +153,11 @@ Error UnknownName(std::string_view configured, std::string_view name) {
 
 }  // namespace
 
+std::uint32_t DefaultMinWorkers(const Policy& policy, std::uint32_t workers) {
+  const std::uint32_t kept = workers - std::min(policy.closing->Spare(), workers - 1);
+  return policy.work->PlacesUnits() ? std::min(kept, workers / 2 + 1) : kept;
+}
+
 std::vector<std::string> ClosingRuleNames() { return Names(kClosing); }
 std::vector<std::string> WorkRuleNames() { return Names(kWork); }
 std::vector<std::string> WholePolicyNames() { return Names(kWhole); }

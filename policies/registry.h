@@ -21,6 +21,11 @@ using PluginMaker = Result<Policy> (*)(const PolicySection& section, std::uint32
 Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers,
                           PluginMaker plugin = nullptr);
 
+// job.min_workers where the config says nothing: all of the job's workers, less those that the
+// closing rule can spare. Where work moves within a round the others can do a lost worker's share,
+// so there more than half are enough. At least 1.
+std::uint32_t DefaultMinWorkers(const Policy& policy, std::uint32_t workers);
+
 std::vector<std::string> ClosingRuleNames();
 std::vector<std::string> WorkRuleNames();
 std::vector<std::string> WholePolicyNames();  // auto, async, plugin: not joined with others

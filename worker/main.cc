@@ -116,6 +116,12 @@ int main(int argc, char** argv) {
     session_options.overrides[setting.key] = setting.value;
   session_options.slowdowns = options.slowdowns;
   session_options.connect_timeout = FromSeconds(options.connect_timeout_s);
+  // No handler and no destructor may wait for the thread that hangs.
+  session_options.on_hung = [](const std::string& line) {
+    spdlog::error("{}", line);
+    spdlog::default_logger()->flush();
+    _exit(kStatusFailed);
+  };
   auto session = worker::Session::Join(std::move(session_options));
   if (!session) return Fail(session.error());
   InitLogging("worker " + std::to_string((*session)->self().worker.value), options.log_level);

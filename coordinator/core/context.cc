@@ -11,22 +11,25 @@ namespace lockstep::coordinator {
 
 // Said once for each time that it is missing, not at each event at which it still is.
 bool Job::HasQuorum() {
-  const bool enough = members.CountLive() >= min_workers;
+  const bool enough = members.CountLive() > 0 && members.CountPresent() >= min_workers;
   if (!enough && !waits_for_quorum) Log(LogLevel::kWarning, "{}", QuorumText());
   if (enough && waits_for_quorum) Log(LogLevel::kInfo, "enough workers are there again");
   waits_for_quorum = !enough;
   return enough;
 }
 
-// Names those that are missing: it is what somebody has to start.
+// Names those that are missing, which somebody has to start, and the setting that would do without.
 std::string Job::QuorumText() const {
   std::string missing;
   for (const Member& member : members.all()) {
-    if (!member.live())
+    if (!member.present())
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
   }
-  return fmt::format("{} of at least {} workers are there; waiting for worker {}{}",
-                     members.CountLive(), min_workers, missing, QuorumPatience().Words());
+  return fmt::format(
+      "{} of at least {} workers are there; waiting for worker {}{}; with job.min_workers = {} the "
+      "job would go on without",
+      members.CountPresent(), min_workers, missing, QuorumPatience().Words(),
+      std::max(members.CountPresent(), 1u));
 }
 
 std::string Job::ResumeText() const {

@@ -119,11 +119,9 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
                       state.next_round, state.sampler.epoch));
     }
   }
-  // A job that says nothing begins with all but those that its closing rule can do without, so that
-  // no round has to be closed over fewer than it was meant for.
-  const std::uint32_t spare = std::min(policy->closing->Spare(), parameters.workers - 1);
-  const std::uint32_t min_workers =
-      job.min_workers > 0 ? job.min_workers : parameters.workers - spare;
+  const std::uint32_t min_workers = job.min_workers > 0
+                                        ? job.min_workers
+                                        : policies::DefaultMinWorkers(*policy, parameters.workers);
   if (min_workers > parameters.workers) {
     return invalid(fmt::format("job.min_workers = {} is more than the {} workers of the job",
                                min_workers, parameters.workers));
@@ -604,21 +602,20 @@ void Coordinator::ExchangePolicy() {
   // Rules have their own state of the round before, so the new ones begin with a plan of their own.
   // Who was enough to begin with stays enough, so that an exchange never stops the job.
   if (job_.start.config.job.min_workers > 0) return;
-  const std::uint32_t spare = std::min(job_.policy.closing->Spare(), job_.start.workers - 1);
-  job_.min_workers = std::min(job_.min_workers, job_.start.workers - spare);
+  job_.min_workers =
+      std::min(job_.min_workers, policies::DefaultMinWorkers(job_.policy, job_.start.workers));
 }
 
 // Counted anew when the quorum was there meanwhile: the wait is one for those who never came.
 void Coordinator::EndIfShort() {
   const bool waits = job_.phase == Phase::kTraining && rounds_.begun() && !rounds_.done() &&
-                     job_.members.CountWithAway() < job_.min_workers;
-  // Who is away is waited for as long as it has said.
+                     job_.members.CountPresent() < job_.min_workers;
   if (!waits) return short_since_.reset();
   if (!short_since_) short_since_ = job_.now;
   if (job_.now < ShortUntil()) return;
   const Patience patience = job_.QuorumPatience();
   job_.Fail(fmt::format("{} of at least {} workers have been there for {} ({}); missing: {}{}",
-                        job_.members.CountLive(), job_.min_workers,
+                        job_.members.CountPresent(), job_.min_workers,
                         FormatDurationSeconds(patience.seconds), patience.option, Missing(),
                         job_.ResumeText()));
 }

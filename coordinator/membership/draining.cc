@@ -24,8 +24,11 @@ Result<std::string> Draining::Request(WorkerId worker) {
   member.draining = true;
   any_asked_ = true;
   std::string text = fmt::format("worker {} leaves as soon as no round needs it", worker);
-  const auto left = static_cast<std::uint32_t>(std::ranges::count_if(job_->members.all(), stays));
-  if (member.live() && left < job_->min_workers) {
+  const auto left =
+      static_cast<std::uint32_t>(std::ranges::count_if(job_->members.all(), [&](const Member& m) {
+        return m.present() && !m.draining && m.id.worker != worker;
+      }));
+  if (member.present() && left < job_->min_workers) {
     text += fmt::format("; the job then waits until {} workers are there again{}",
                         job_->min_workers, job_->QuorumPatience().Words());
   }

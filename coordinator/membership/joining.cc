@@ -66,12 +66,31 @@ Status Joining::On(Member& from, const msg::Reached& message) {
       }
       Member* member = job_->members.Find(id);
       if (member == nullptr) continue;
-      job_->Evict(*member,
-                  fmt::format("worker {} and worker {} do not reach each other over {}: {}",
-                              id.worker, other.worker, job_->transport, path.error));
+      const Member* unreached = self ? job_->members.Find(other) : nullptr;
+      if (unreached != nullptr) {
+        job_->Ping(*unreached);
+        newcomer.unreached[other] = {job_->ping_sequence, path.error};
+      } else if (!self) {
+        EvictUnreached(*member, other.worker, path.error);
+      }
     }
   }
   return {};
+}
+
+void Joining::EvictUnreached(Member& newcomer, WorkerId peer, const std::string& error) {
+  job_->Evict(newcomer, fmt::format("worker {} and worker {} do not reach each other over {}: {}",
+                                    newcomer.id.worker, peer, job_->transport, error));
+}
+
+bool Joining::JudgeUnreached(Member& member, const Newcomer& newcomer) {
+  for (const auto& [id, unreached] : newcomer.unreached) {
+    const Member* peer = job_->members.Find(id);
+    if (peer == nullptr || peer->answered_ping < unreached.ping) continue;
+    EvictUnreached(member, id.worker, unreached.error);
+    return true;
+  }
+  return false;
 }
 
 bool Joining::Connected(const Newcomer& newcomer) const {
@@ -345,7 +364,10 @@ void Joining::OnBack(const MemberId& member) {
 void Joining::OnOut(const MemberId& member) {
   newcomers_.erase(member);
   copying_.erase(member);
-  for (auto& [id, newcomer] : newcomers_) newcomer.peers.erase(member);
+  for (auto& [id, newcomer] : newcomers_) {
+    newcomer.peers.erase(member);
+    newcomer.unreached.erase(member);
+  }
 }
 
 bool Joining::CheckNewcomers() {
@@ -361,6 +383,8 @@ bool Joining::CheckNewcomers() {
         job_->Evict(*member,
                     fmt::format("it and worker {} cannot reach each other any more", lost->worker));
       }
+    } else if (JudgeUnreached(*member, newcomer)) {
+      continue;
     } else if (Connected(newcomer)) {
       if (LetIn(*member, newcomer)) in.push_back(id);
     } else if (job_->now >= newcomer.deadline) {

@@ -62,7 +62,14 @@ class Joining {
     std::uint32_t formation = 0;
     Time deadline;
     std::map<MemberId, std::uint8_t> peers;  // who has said that they reach each other
-    bool streaming = false;                  // the checkpoint is on its way to it, or there
+    // Peers that it has not reached. Each was pinged then: one that answers is alive, so the two
+    // do not reach each other; one that does not is lost soon, and nothing is wrong with this one.
+    struct Unreached {
+      std::uint64_t ping = 0;
+      std::string error;
+    };
+    std::map<MemberId, Unreached> unreached;
+    bool streaming = false;  // the checkpoint is on its way to it, or there
   };
   // Copies: it is in state kCatchingUp, and `order` is its Member::copy_order.
   struct Copying {
@@ -79,6 +86,9 @@ class Joining {
   bool CheckNewcomers();  // true: somebody is in
   void CheckCopying();
   bool Connected(const Newcomer& newcomer) const;
+  void EvictUnreached(Member& newcomer, WorkerId peer, const std::string& error);
+  // True: a peer that it has not reached has shown that it is alive, so it had to go.
+  bool JudgeUnreached(Member& member, const Newcomer& newcomer);
   // One of those that it had reached, if it does not any more.
   const MemberId* LostAgain(const MemberId& id, const Newcomer& newcomer) const;
   // False: not now.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 #include "policies/outlook.h"
 
@@ -11,6 +12,10 @@ namespace {
 
 constexpr int kPeriods = 8;     // looks in one liveness.timeout
 constexpr int kUnitTimes = 10;  // without a finished unit
+
+std::string NoUnitFinished(Duration idle) {
+  return fmt::format("no unit finished for {:.1f} s", Seconds(idle));
+}
 
 }  // namespace
 
@@ -25,6 +30,8 @@ Status Liveness::On(Member& from, const msg::Pong& message) {
     from.clock.Add(sent, received, message.answered_ns);
   }
   if (message.resident_bytes != 0) from.resident_bytes = message.resident_bytes;
+  from.answered_ping = std::max(from.answered_ping, message.sequence);
+  CheckRunInHand(from, message.run);
   return {};
 }
 
@@ -58,6 +65,26 @@ bool Liveness::Tick(const RoundWork* open, RoundId closed) {
   return true;
 }
 
+// How long `units` may take, computed at once, before the thread that computes them is taken for
+// hung.
+Duration Liveness::PatienceWith(const Member& member, std::uint32_t units, Duration usual) const {
+  const Duration unit_time = std::max(member.unit_times.mean, usual);
+  if (unit_time == Duration{}) return kUnitTimes * job_->timeout;
+  return std::max(job_->timeout,
+                  FromSeconds(kUnitTimes * Seconds(unit_time) *
+                              (units + std::max(member.RunCostInUnits().value_or(0), 0.0))));
+}
+
+// One rule for all policies. A policy that goes on without a late worker never waits for its run,
+// so the round's view does not show that the run has no end; what the worker says of itself does.
+void Liveness::CheckRunInHand(Member& member, const msg::RunInHand& run) {
+  const Duration lasts(run.lasts_ns);
+  if (run.units == 0 || lasts < job_->timeout || !member.present() || member.away()) return;
+  if (lasts >= PatienceWith(member, run.units, job_->members.MedianUnitTime())) {
+    job_->Evict(member, NoUnitFinished(lasts));
+  }
+}
+
 void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usual) {
   if (member.away()) return;
   const policies::WorkerView* view = open.WorkerViewOf(member.id.worker);
@@ -71,9 +98,7 @@ void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usu
           : std::max(job_->timeout,
                      kUnitTimes * policies::RunTime(*view, policies::InHand(*view), unit_time));
   const Duration idle = job_->now - std::max(member.last_progress, open.started());
-  if (idle >= patience) {
-    job_->Evict(member, fmt::format("no unit finished for {:.1f} s", Seconds(idle)));
-  }
+  if (idle >= patience) job_->Evict(member, NoUnitFinished(idle));
 }
 
 }  // namespace lockstep::coordinator

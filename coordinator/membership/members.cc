@@ -183,17 +183,6 @@ void Members::SetState(Member& member, MemberState state, Time now) {
   member.since = now;
 }
 
-std::uint32_t Members::CountWithAway() const {
-  std::uint32_t count = CountLive();
-  if (away_ == 0) return count;
-  for (const Member& member : members_) {
-    const bool coming =
-        member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
-    count += member.away() && member.connected() && coming ? 1 : 0;
-  }
-  return count;
-}
-
 void Members::SetAbsence(Member& member, std::optional<Absence> absence) {
   LOCKSTEP_CHECK(away_ >= (member.away() ? 1u : 0u), "fewer than none are away");
   away_ += (absence ? 1u : 0u) - (member.away() ? 1u : 0u);

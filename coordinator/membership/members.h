@@ -157,6 +157,8 @@ struct Member {
   std::vector<SlowdownSpec> slowdowns;  // that it was started with
   std::uint64_t resident_bytes = 0;     // of its process, as it said last; 0: it does not say
 
+  std::uint64_t answered_ping = 0;  // the number of the last ping that it has answered
+
   std::uint32_t copy_order = 0;  // of the last CatchUp; 0: none
   // Was asked to leave: gets no units and owns nothing from the next plan on.
   bool draining = false;
@@ -209,6 +211,8 @@ struct Member {
     return !leaving && (state == MemberState::kLive || state == MemberState::kCatchingUp);
   }
   bool connected() const { return state != MemberState::kLost && !leaving; }
+  // Counts for the quorum, however late it is.
+  bool present() const { return exchanging() || (!leaving && state == MemberState::kBehind); }
 };
 
 // Of the median: what programs, and people, are told is slow. Policies judge for themselves.
@@ -241,8 +245,11 @@ class Members {
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }
   std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
   std::uint32_t CountAway() const { return away_; }
-  // Those that are live, and those that are not for being away: they will be there again.
-  std::uint32_t CountWithAway() const;
+  // Members that the job has: live, behind or catching up. A quorum (I5) is counted in these: it
+  // guards against the loss of workers, and a late worker is not lost.
+  std::uint32_t CountPresent() const {
+    return CountLive() + Count(MemberState::kBehind) + Count(MemberState::kCatchingUp);
+  }
   std::vector<MemberId> Exchanging() const;  // ascending
   std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
 

@@ -32,7 +32,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 // summation (I3), samples that add up (I2).
 void CommittedRound::BeginAttempt(msg::Commit commit, bool copies,
                                   const coordinator::Holders& holders) {
-  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountLive() >= job_->min_workers,
+  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountPresent() >= job_->min_workers,
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
                  "round {}: attempt {} has no reason", commit.round, commit.attempt);
@@ -275,8 +275,8 @@ void CommittedRound::JudgeHolders() {
 }
 
 // New owners may lack what a stopped contributor has not sent them: the round is made without its
-// part, which costs no more than that is computed again. Not where a commit would lack the quorum
-// then (I5), or the state its last copy: both are waited for.
+// part, which costs no more than that is computed again. Not where nobody would be left who has the
+// parameters, or the state's last copy: both are waited for.
 void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& silent) {
   if (commit_.attempt == Attempt(0) || publication_.complete()) return;
   std::vector<MemberId> members;
@@ -285,8 +285,7 @@ void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& si
   for (const MemberId& id : members) {
     Member* member = job_->members.Find(id);
     if (member == nullptr || !member->live() ||
-        !Contains(commit_.parts, id, &CommittedPart::member) ||
-        job_->members.CountLive() <= job_->min_workers) {
+        !Contains(commit_.parts, id, &CommittedPart::member) || job_->members.CountLive() <= 1) {
       continue;
     }
     std::string why = fmt::format("it is silent, and its part of round {} is waited for", round());
@@ -410,15 +409,13 @@ Time CommittedRound::LookAtLate(bool last) const {
 }
 
 // Who is away may need its parameters as they are until it is back. Then it copies what it has
-// missed; nobody waits for that, once another one has shown how long applying takes. But if those
-// that are there are too few for a commit without it (I5), they may as well wait here.
+// missed; nobody waits for that, once another one has shown how long applying takes.
 Time CommittedRound::GoesOnWithoutAwayFrom() const {
   if (job_->members.CountAway() == 0 || barrier_ || past_ == 0 || !first_applied_at_) return kNever;
   const auto late = static_cast<std::uint32_t>(std::ranges::count_if(
       job_->members.all(), [this](const Member& m) { return m.away() && MustApply(m); }));
-  const bool enough = job_->members.CountLive() >= job_->min_workers + late;
   // Past are also those that are on their way out.
-  if (late == 0 || !enough || Recount().past == 0) return kNever;
+  if (late == 0 || job_->members.CountLive() <= late || Recount().past == 0) return kNever;
   return *first_applied_at_ + std::max(kLeastAway, 2 * (*first_applied_at_ - committed_at_));
 }
 

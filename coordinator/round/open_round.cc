@@ -369,13 +369,13 @@ void OpenRound::FenceUnanswered() {
 // has a part left for them and it is the only one that is late; but all may have begun their second
 // parts, and many may be away at once. So once those that are there have finished, and nothing has
 // come of it, the round goes on without what it was given: others compute it, or a later round has
-// it. If those that are there are too few for a commit without it (I5), they may as well wait here.
+// it.
 Time OpenRound::LetsGoOfAwayFrom() const {
   const bool may = job_->members.CountAway() > 0 && job_->policy.work->PlacesUnits() &&
                    !work_.relaxed() && work_.pending_revokes() == 0;
   if (!may) return kNever;
   Time since{};
-  std::uint32_t late = 0;
+  bool any = false;
   bool others = true;
   for (const policies::WorkerView& view : work_.workers()) {
     if (view.fenced || view.units_given == 0) continue;
@@ -387,10 +387,10 @@ Time OpenRound::LetsGoOfAwayFrom() const {
     const Member& member = job_->members.at(view.member.worker);
     if (!member.away() || view.units_done == view.units_given) return kNever;
     since = std::max(since, view.progressed_at);
-    ++late;
+    any = true;
     others = others && OthersRemain(view.member.worker);
   }
-  if (late == 0 || !others || job_->members.CountLive() < job_->min_workers + late) return kNever;
+  if (!any || !others) return kNever;
   return since + kAwayPatience;
 }
 
@@ -571,8 +571,8 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
     CheckReceipts();
     return std::nullopt;
   }
-  LOCKSTEP_CHECK(job_->members.CountLive() >= job_->min_workers, "I5: {} members commit round {}",
-                 job_->members.CountLive(), round());
+  LOCKSTEP_CHECK(job_->members.CountPresent() >= job_->min_workers,
+                 "I5: {} members commit round {}", job_->members.CountPresent(), round());
   for (const policies::WorkerView& worker : view.workers) NoteUnfinished(worker);
   // Rules learn from rounds that were committed, never from what was only seen.
   job_->policy.work->OnCommitted(View());

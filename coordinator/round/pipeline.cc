@@ -685,7 +685,7 @@ std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (unsettled()) return committed_->barrier()->Waiting();
   if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
-  if (job_->waits_for_quorum && job_->members.CountLive() < job_->min_workers) {
+  if (job_->waits_for_quorum && job_->members.CountPresent() < job_->min_workers) {
     return job_->QuorumText() + job_->AwayText();
   }
   return open_->Waiting();

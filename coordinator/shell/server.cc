@@ -293,7 +293,8 @@ class ServerImpl final : public Server {
     msg::Pong pong{.sequence = answered->sequence,
                    .ping_sent_ns = answered->sent_ns,
                    .answered_ns = 0,
-                   .resident_bytes = heard.resident_bytes};
+                   .resident_bytes = heard.resident_bytes,
+                   .run = heard.run};
     if (const auto clock = peer.channel->clock()) {
       const Duration now = MonotonicNow().time_since_epoch();
       pong.ping_sent_ns = (now - clock->rtt).count();

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from lockstep import _place
+from lockstep import _hung, _place
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 10
+ABI = 11
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
@@ -34,6 +34,8 @@ class _JoinOptions(ctypes.Structure):
         ("wanted", c_int64),
         ("connect_timeout_s", c_double),
         ("device", c_char_p),
+        ("end_when_hung", c_int32),
+        ("hung_signal", c_int32),
     ]
 
 
@@ -435,6 +437,8 @@ class Session:
             -1 if wanted is None else wanted,
             connect_timeout,
             _bytes(device),
+            0 if _hung.someone_looks() else 1,
+            _hung.stack_signal(),
         )
         self._handle = _join(options)
         _open.add(self)

@@ -158,6 +158,21 @@ TEST(Golden, ACopyThatTakesLong) {
   CompareWithFile(s.text(), "slow_copy");
 }
 
+// A port of a process that has died refuses connections before its death is known.
+TEST(Golden, ANewcomerThatDoesNotReachADeadMember) {
+  Story s("One that comes back and does not reach a dead member waits until that is known", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Hello(2, 2);
+  s.Ready(2);
+  s.NotReached(2);
+  s.Reached(1);
+  s.Die(0);
+  CompareWithFile(s.text(), "newcomer_and_the_dead");
+}
+
 TEST(Golden, ANewcomerThatDoesNotReachAMember) {
   Story s("One that comes back and does not reach a member is told so, and may come again", {});
   s.Begin();
@@ -167,6 +182,8 @@ TEST(Golden, ANewcomerThatDoesNotReachAMember) {
   s.Hello(2, 2);
   s.Ready(2);
   s.NotReached(2);
+  s.Say("Worker 0 may be dead, and not missed yet. It is not:");
+  s.AnswerPing(0);
   CompareWithFile(s.text(), "newcomer_not_reached");
 }
 

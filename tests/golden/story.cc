@@ -76,7 +76,9 @@ void Story::Note(const Action& action) {
         if (to == worker.connection) Learn(slot, *send->message);
       }
     }
-    if (!std::holds_alternative<msg::Ping>(*send->message)) {
+    if (const auto* ping = std::get_if<msg::Ping>(send->message.get())) {
+      ping_ = ping->sequence;
+    } else {
       line(fmt::format("-> {}: {}", Receivers(send->to), Describe(*send->message)));
     }
   } else if (const auto* close = std::get_if<Close>(&action)) {
@@ -338,6 +340,10 @@ void Story::Pong(std::uint32_t worker) {
   quiet_ = true;
   From(worker, msg::Pong{0, now_.time_since_epoch().count(), 0});
   quiet_ = was_quiet;
+}
+
+void Story::AnswerPing(std::uint32_t worker, const msg::RunInHand& run) {
+  From(worker, msg::Pong{ping_, now_.time_since_epoch().count(), 0, 0, run});
 }
 
 void Story::Begin() {

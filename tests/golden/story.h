@@ -66,6 +66,9 @@ class Story {
   // From now on, whenever time passes, it lives and does not reach whom it is told to.
   void NeverReaches(std::uint32_t worker) { state_[worker].never_reaches = true; }
   void Pong(std::uint32_t worker);
+  // The last ping that anybody was sent; told, unlike Pong, as it may decide something. `run`: what
+  // the worker's compute thread is in.
+  void AnswerPing(std::uint32_t worker, const msg::RunInHand& run = {});
   // All of them.
   void Begin();  // until training
   void AllPublishAndApply(const std::vector<std::uint32_t>& workers);
@@ -121,6 +124,7 @@ class Story {
   Time now_;
   Time timer_ = kNever;
   std::uint64_t connections_ = 0;
+  std::uint64_t ping_ = 0;                 // the number of the last one
   std::map<std::uint32_t, Worker> state_;  // by slot
   bool quiet_ = false;
   std::string text_;

@@ -1,7 +1,9 @@
-"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated] [poisoned] [away=FILE]
+"""A worker without torch: linear regression on lockstep.Session. usage: linear.py [fork] [imitated] [poisoned] [away=FILE] [hangs]
 
 imitated: on the imitated device of tests/fake_device. away: worker 1 has a run of round 20 in hand, or of a later one, and does
 something else until that file is there; it prints whether others have computed the run by then.
+
+hangs: worker 1 never comes back from a run of round 20, or of a later one.
 
 poisoned: of one sample the loss is no number.
 
@@ -32,6 +34,11 @@ def sample(index):
     draw = random.Random(index)
     features = [draw.random() - 0.5 for _ in range(FEATURES)]
     return features, sum(i * x for i, x in enumerate(features))
+
+
+def hang_for_ever():
+    while True:
+        threading.Event().wait(3600)
 
 
 def main():
@@ -71,6 +78,8 @@ def main():
             slow.add(work.counted.slow)
         if work.kind is not lockstep.Kind.TRAIN:
             continue
+        if "hangs" in sys.argv and session.worker == 1 and work.round >= 20:
+            hang_for_ever()
         if away and session.worker == 1 and work.round >= 20:
             session.away(600, "validation")
             parameters = list(session.floats(work.parameters))

@@ -239,6 +239,32 @@ class RunTest(harness.ClusterTest):
         alone = [line["round"] for line in rounds if {part["worker"] for part in line["contributors"]} == {0}]
         self.assertLessEqual(set(range(40, 190)), set(alone))
 
+    def test_a_worker_that_hangs_in_a_run_is_ended_under_every_policy(self):
+        """Nobody waits for it under flexrr, so that it hangs is seen by what it says of itself alone."""
+        for policy in ("full", "flexrr"):
+            with self.subTest(policy), tempfile.TemporaryDirectory() as folder:
+                job = harness.Job(2, folder=folder)
+                job.run_dir = pathlib.Path(folder, "run")
+                process = package.start("-m", "lockstep", "run", "-n", "2", "--run-dir", job.run_dir, "--policy", policy, "--set", "job.epochs=100000",
+                                        "--set", "liveness.timeout=2s", "--set", "emulate.unit_time=2ms", HERE / "linear.py", "hangs", cwd=folder)
+                try:
+                    said = []
+                    for line in process.stdout:  # until its stack is there
+                        said.append(line)
+                        if "in hang_for_ever" in line:
+                            break
+                    there = len(job.rounds())
+                    harness.wait_for("the others' work", lambda: len(job.rounds()) > there or process.poll() is not None)
+                    process.send_signal(signal.SIGINT)
+                    out, err = process.communicate(timeout=package.TIMEOUT_S)
+                finally:
+                    process.kill()
+                    process.communicate()
+                text = "".join(said)
+                self.assertEqual(process.returncode, 130, text + out + err)
+                self.assertRegex(text, r"worker 1 is out: no unit finished for \d+\.\d s")
+                self.assertRegex(text, r"has not come back from a run of \d+ units? for \d+\.\d s \(round \d+, from position \d+ of")
+
     def test_policy_and_slowdown_are_options_and_win_over_the_script(self):
         done, rounds = self.linear("--policy", "flexrr", "--slowdown", "worker=1,factor=5", "--set", "job.epochs=2",
                                    "--set", "emulate.unit_time=2ms")

@@ -48,7 +48,7 @@ TEST(Faults, AJobHasAsManyWorkersAsItsPolicyNeeds) {
 }
 
 TEST(Faults, AreWrittenAndReadAlike) {
-  FaultMix mix{true, true, true, true, true, true, true, true, true, true, true};
+  FaultMix mix{true, true, true, true, true, true, true, true, true, true, true, true};
   mix.until = std::chrono::seconds(20);
   mix.mean_pause = std::chrono::milliseconds(20);
   RandomStream random(3);
@@ -77,7 +77,9 @@ INSTANTIATE_TEST_SUITE_P(
                       // For longer than the time-out: it is lost, and the others go on.
                       "--fault control-out@0.1s:1,for=3s", "--fault slow-control@0.1s:1,for=0.05s",
                       "--fault one-way@0.1s:0-1,for=0.5s", "--fault hang-reduction@0.1s:2,for=0.5s",
-                      "--fault hang-compute@0.1s:2,for=600s",
+                      "--fault hang-compute@0.1s:2,for=600s", "--fault die-unseen@0.1s:2,for=3s",
+                      // The one that comes back does not reach the other, whose death is not known.
+                      "--fault die-unseen@0.1s:1,for=1.5s --fault crash@0.15s:2",
                       "--fault fast-clock@0.1s:0,for=0.05s --fault slow-clock@0.1s:1,for=0.05s",
                       "--fault partition@0.1s:0-1,for=600s", "--fault one-way@0.1s:1-0,for=600s",
                       "--fault fail-checkpoint@0.05s,for=0.1s"));

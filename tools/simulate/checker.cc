@@ -28,7 +28,7 @@ void Checker::OnEvent(const coordinator::Event& event) {
   if (const auto* reached = std::get_if<msg::Reached>(&received->message)) On(from, *reached);
   if (const auto* applied = std::get_if<msg::Applied>(&received->message)) On(from, *applied);
   if (const auto* level = std::get_if<msg::Level>(&received->message)) {
-    live_.insert(from);
+    present_.insert(from);
     next_[from] = level->round.Next();
   }
   if (std::holds_alternative<msg::Leave>(received->message)) Out(from);
@@ -77,7 +77,7 @@ void Checker::Release(const MemberId& member) {
 }
 
 void Checker::Out(const MemberId& member) {
-  live_.erase(member);
+  present_.erase(member);
   next_.erase(member);
   Release(member);
 }
@@ -92,7 +92,7 @@ void Checker::OnSend(const coordinator::Send& send) {
   } else if (const auto* start = std::get_if<msg::Start>(&message)) {
     if (start->source != StateSource::kPeers) {
       for (const auto connection : send.to) {
-        live_.insert(members_[connection]);
+        present_.insert(members_[connection]);
         next_[members_[connection]] = start->plan.round;
       }
     }
@@ -114,6 +114,7 @@ void Checker::OnSend(const coordinator::Send& send) {
     Release(receiver->second);
   } else if (std::holds_alternative<msg::CatchUp>(message)) {
     Out(receiver->second);
+    present_.insert(receiver->second);
   }
 }
 
@@ -253,9 +254,8 @@ void Checker::OnCommit(const msg::Commit& m) {
     }
   }
   const std::uint32_t quorum = std::max(1u, options_.config.job.min_workers);
-  if (live_.size() < quorum) {
-    Fail("round {} is committed with {} live members; {} are needed", m.round, live_.size(),
-         quorum);
+  if (present_.size() < quorum) {
+    Fail("round {} is committed with {} members; {} are needed", m.round, present_.size(), quorum);
   }
   CheckParts(m);
   CheckScalars(m);

@@ -116,7 +116,7 @@ class Checker {
   std::string failure_;
 
   std::map<coordinator::ConnectionId, MemberId> members_;
-  std::set<MemberId> live_;
+  std::set<MemberId> present_;                      // live, behind or catching up
   std::set<std::pair<MemberId, MemberId>> mapped_;  // the first reads the second
 
   RoundId planned_;

@@ -25,6 +25,7 @@ class ComputedRun {
   ComputedRun(const worker::UnitQueue& queue, const worker::UnitQueue::Take& take, WorkerId worker,
               RoundId round, Time now, ComputeModel* compute, RandomStream& random);
 
+  Time start() const { return began_; }
   Time end() const { return ends_.back(); }
   const std::vector<Unit>& units() const { return units_; }
   std::uint64_t samples() const;

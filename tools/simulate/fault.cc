@@ -39,6 +39,7 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kFailCheckpoint, "fail-checkpoint", false, false, true},
     KindName{FaultKind::kFullDisk, "full-disk", false, false, true},
     KindName{FaultKind::kAway, "away", true, false, true},
+    KindName{FaultKind::kDieUnseen, "die-unseen", true, false, true},
     KindName{FaultKind::kResume, "resume", false, false, true},
 };
 
@@ -170,6 +171,7 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
   if (mix.disk) add(FaultKind::kFailCheckpoint, 3), add(FaultKind::kFullDisk, 1);
   if (mix.resume) add(FaultKind::kResume, 1);
   if (mix.absences) add(FaultKind::kAway, 1);
+  if (mix.stalls) add(FaultKind::kHangCompute, 4), add(FaultKind::kDieUnseen, 2);
   std::vector<Fault> faults;
   if (machines == 0) return faults;
   const auto micros = [&random](std::uint64_t below) {
@@ -194,6 +196,10 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
     if (kind.length) fault.length = micros(is_long ? 5'000'000 : 300'000);
     if (fault.kind == FaultKind::kDelay || fault.kind == FaultKind::kSlowControl) {
       fault.length = micros(is_long ? 1'000'000 : 20'000);
+    }
+    // One that nobody ends but who puts the worker out.
+    if (mix.stalls && fault.kind == FaultKind::kHangCompute && random.NextBelow(4) == 0) {
+      fault.length = kEndless;
     }
     if (fault.kind == FaultKind::kFastClock || fault.kind == FaultKind::kSlowClock) {
       fault.length = micros(is_long ? 50'000 : 500);

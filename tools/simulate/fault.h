@@ -33,8 +33,10 @@ enum class FaultKind : std::uint8_t {
   kFailCheckpoint,   // no checkpoint can be saved for `length`
   kFullDisk,         // nor anything else be written
   kAway,             // its program says that it is away for at most kSaidAway, and is for `length`
-  kResume,           // the coordinator and all workers die; after `length` the job is resumed from
-                     // its last checkpoint, if there is one: else nothing happens
+  kDieUnseen,  // the worker's process dies and is started again; the coordinator sees the end of
+               // its connection only after `length`
+  kResume,     // the coordinator and all workers die; after `length` the job is resumed from
+               // its last checkpoint, if there is one: else nothing happens
 };
 
 // Something that the coordinator says or hears: its beginning in the words of a history, and the
@@ -74,6 +76,7 @@ struct FaultMix {
   bool disk = false;
   bool resume = false;
   bool absences = false;
+  bool stalls = false;    // compute threads that stall within a unit, some for good; deaths unseen
   bool endless = false;   // one of them, beside the others, lasts for kEndless
   Duration until{};       // none begins after this
   Duration mean_pause{};  // between two

@@ -407,6 +407,15 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     const std::vector<Fault> away = DrawFaults(absences, job.workers, third);
     job.faults.insert(job.faults.end(), away.begin(), away.end());
   }
+  if (draw.stalls) {
+    RandomStream fifth(draw.seed, 9);
+    FaultMix stalls;
+    stalls.stalls = true;
+    stalls.until = draw.mix.until;
+    stalls.mean_pause = draw.mix.mean_pause;
+    const std::vector<Fault> stalled = DrawFaults(stalls, job.workers, fifth);
+    job.faults.insert(job.faults.end(), stalled.begin(), stalled.end());
+  }
   if (draw.own_parameters) {
     // In the midst of their way to all, and in the first round, when they are still asked for.
     RandomStream fourth(draw.seed, 8);

@@ -67,6 +67,7 @@ struct FaultDraw {
   std::string algorithm = "direct";  // exchange.algorithm; else without what it does not go with
   bool own_parameters = false;       // Cluster::Options::own_parameters
   bool absences = false;             // kAway beside the other faults
+  bool stalls = false;               // FaultMix::stalls, beside the other faults
   bool poisoned = false;             // FaultJob::poisoned, where more than two workers send all
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);

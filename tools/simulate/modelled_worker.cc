@@ -174,7 +174,7 @@ void ModelledWorker::On(const msg::Finish& m) {
 }
 
 void ModelledWorker::On(const msg::Ping& m) {
-  host_->Send(msg::Pong{m.sequence, m.sent_ns, host_->now().time_since_epoch().count()});
+  host_->Send(msg::Pong{m.sequence, m.sent_ns, host_->now().time_since_epoch().count(), 0, {}});
 }
 
 }  // namespace lockstep::simulate

@@ -251,7 +251,7 @@ void Simulation::Inject(const Fault& fault) {
   const auto is_any_of = [&](auto... kinds) { return ((fault.kind == kinds) || ...); };
   using enum FaultKind;
   if (process != nullptr && is_any_of(kCrash, kLoseControl, kStop, kControlOut, kControlIn,
-                                      kHangReduction, kHangCompute)) {
+                                      kHangReduction, kHangCompute, kDieUnseen)) {
     process->troubled = true;
   }
   // Within what it has said nothing may happen to it.
@@ -263,6 +263,9 @@ void Simulation::Inject(const Fault& fault) {
   switch (fault.kind) {
     case FaultKind::kCrash:
       if (process != nullptr) Kill(process, true);
+      break;
+    case FaultKind::kDieUnseen:
+      if (process != nullptr) Kill(process, true, fault.length);
       break;
     case FaultKind::kLoseControl:
       if (process == nullptr || process->dead || process->closed) break;
@@ -319,7 +322,7 @@ bool Simulation::Troubled(const MemberId& member) const {
   return found == members_.end() || found->second->troubled;
 }
 
-void Simulation::Kill(Process* process, bool restart) {
+void Simulation::Kill(Process* process, bool restart, Duration unseen) {
   if (process->dead) return;
   process->dead = true;
   if (process->model) process->model->OnKilled();
@@ -327,7 +330,7 @@ void Simulation::Kill(Process* process, bool restart) {
     const auto found = members_.find(*process->self);
     if (found != members_.end() && found->second == process) members_.erase(found);
   }
-  queue_.At(OutArrival(process->machine(), random_), [this, process] {
+  queue_.At(OutArrival(process->machine(), random_) + unseen, [this, process] {
     if (process->closed) return;
     process->closed = true;
     Arrive(coordinator::Disconnected{process->connection, "connection closed by peer"});

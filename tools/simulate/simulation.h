@@ -146,7 +146,8 @@ class Simulation {
   void Step(coordinator::Event event);
   void CarryOut(coordinator::Action& action);
   void Carry(const coordinator::Send& send);
-  void Kill(Process* process, bool restart);
+  // The coordinator sees the end of its connection, and `unseen` later than it could.
+  void Kill(Process* process, bool restart, Duration unseen = {});
   void Inject(const Fault& fault);
   template <class Message>
   void Pass(const Message& message);

@@ -247,6 +247,11 @@ void StepWorker::Do(const action::ToCoordinator& a) {
     numbers_->OnSaidApplied(applied->round, applied->attempt);
   }
   if (std::holds_alternative<msg::Behind>(a.message)) cluster_->counts["behind"]++;
+  if (const auto* pong = std::get_if<msg::Pong>(&a.message); pong != nullptr && run_) {
+    msg::Pong in_run = *pong;
+    in_run.run = {(host_->now() - run_->start()).count(), computing_.count};
+    return host_->Send(std::move(in_run));
+  }
   if (const auto* reached = std::get_if<msg::Reached>(&a.message);
       reached != nullptr && cluster_->options.measured_gb_per_second > 0) {
     msg::Reached measured = *reached;

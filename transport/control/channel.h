@@ -62,6 +62,8 @@ class Channel {
     // May be empty; the coordinator's end only. The other end has answered the ping of this number,
     // and with it all before.
     std::function<void(const msg::Pong&)> on_pong = nullptr;
+    // May be empty; the worker's end only. What its pongs say of the compute thread.
+    std::function<msg::RunInHand()> run_in_hand = nullptr;
   };
 
   // As Close, but no callback comes any more. What is queued goes out while the io_context runs.

@@ -44,8 +44,10 @@ class Channel<Out, In>::Impl final : public ChannelCore {
       Result<In> message = DecodeToWorker(bytes);
       if (!message) return message.error();
       if (const auto* ping = std::get_if<msg::Ping>(&*message)) {
-        Send(MakeFrame(Out(msg::Pong{ping->sequence, ping->sent_ns,
-                                     MonotonicNow().time_since_epoch().count(), ResidentBytes()})));
+        const bool says = handler_ != nullptr && handler_->run_in_hand;
+        Send(MakeFrame(
+            Out(msg::Pong{ping->sequence, ping->sent_ns, MonotonicNow().time_since_epoch().count(),
+                          ResidentBytes(), says ? handler_->run_in_hand() : msg::RunInHand()})));
         return {};
       }
       return Deliver(*std::move(message));

@@ -315,11 +315,12 @@ void Fields(auto& f, Of<msg::Final> auto& m) { f(m.round, Text(m.params_digest))
 void Fields(auto& f, Of<msg::Leave> auto& m) { f(Text(m.reason)); }
 
 void Fields(auto& f, Of<msg::Pong> auto& m) {
-  f(m.sequence, m.ping_sent_ns, m.answered_ns, m.resident_bytes);
+  f(m.sequence, m.ping_sent_ns, m.answered_ns, m.resident_bytes, m.run.lasts_ns, m.run.units);
 }
 void Validate(const msg::Pong& m, Checks& checks) {
   RequireTime(m.ping_sent_ns, checks);
   RequireTime(m.answered_ns, checks);
+  RequireTime(m.run.lasts_ns, checks);
 }
 
 void Fields(auto& f, Of<msg::CheckpointTaken> auto& m) { f(m.bytes); }

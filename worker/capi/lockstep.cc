@@ -3,6 +3,8 @@
 #include "worker/capi/lockstep.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,6 +128,15 @@ lockstep::Status CheckSize(const T* structure, const char* name) {
 
 std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
 
+// Whatever the program's other threads hold may never be let go of: no handler of the end runs but
+// the one that was asked for, and nothing is waited for.
+[[noreturn]] void EndHung(const std::string& line, int signal) {
+  spdlog::error("{}", line);
+  spdlog::default_logger()->flush();
+  if (signal != 0) ::pthread_kill(::pthread_self(), signal);
+  ::_exit(1);
+}
+
 lockstep::Status Join(const lockstep_join_options& from, lockstep_session** session) {
   worker::SessionOptions options;
   options.coordinator = Text(from.coordinator);
@@ -156,6 +167,14 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
     if (auto loaded = lockstep::LoadTrace(&spec); !loaded) return loaded.error();
   }
   options.slowdowns = *std::move(specs);
+  if (from.hung_signal < 0 || from.hung_signal >= NSIG) {
+    return Error{ErrorCode::kInvalid, fmt::format("hung_signal = {}", from.hung_signal)};
+  }
+  if (from.end_when_hung != 0) {
+    options.on_hung = [signal = from.hung_signal](const std::string& line) {
+      EndHung(line, signal);
+    };
+  }
   auto made = std::make_unique<lockstep_session>();
   made->device = options.device;
   auto joined = worker::Session::Join(std::move(options));

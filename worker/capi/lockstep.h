@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 10u
+#define LOCKSTEP_ABI_VERSION 11u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
@@ -63,6 +63,14 @@ typedef struct lockstep_join_options {
   /* Where the program computes, and gradients, parameters and state are to be: NULL or "cpu", the
    * host's memory; "cuda:0" .., that GPU's, see "A GPU's memory" below. */
   const char* device;
+  /* Not 0: ends the process, with status 1, when the coordinator has put this worker out and the
+   * run in hand does not end: not within liveness.timeout, nor twice the longest run so far. A line
+   * on stderr says so and names the run. A thread that hangs cannot be ended in another way, and
+   * whatever has started the process can start another one. */
+  int32_t end_when_hung;
+  /* With that: a signal that is raised before the process ends, on a thread of the library, behind
+   * the line; its handler can say where the program hangs. 0: none. */
+  int32_t hung_signal;
 } lockstep_join_options;
 
 /* Connects to the coordinator and receives the job's config. */

@@ -345,7 +345,7 @@ void Core::On(const msg::Finish& m) {
 }
 
 void Core::On(const msg::Ping& m) {
-  context_.Tell(msg::Pong{m.sequence, m.sent_ns, context_.now.time_since_epoch().count()});
+  context_.Tell(msg::Pong{m.sequence, m.sent_ns, context_.now.time_since_epoch().count(), 0, {}});
 }
 
 // --- decisions

@@ -67,7 +67,8 @@ class ControlLinkImpl final : public ControlLink {
           local_address_ = channel_->local_host();
           channel_->Start({.on_message = callbacks_.on_message,
                            .on_closed = [this](const Error& error) { OnClosed(error); },
-                           .on_drained = [this] { Release(); }});
+                           .on_drained = [this] { Release(); },
+                           .run_in_hand = callbacks_.run_in_hand});
           opened.set_value({});
         });
     thread_ = std::thread([this] { io_.run(); });

@@ -31,6 +31,7 @@
 #include "worker/runtime/open_ports.h"
 #include "worker/runtime/pacer.h"
 #include "worker/runtime/run_samples.h"
+#include "worker/runtime/run_watch.h"
 
 namespace lockstep::worker {
 namespace {
@@ -111,6 +112,7 @@ class SessionImpl final : public Session {
     ControlLink::Callbacks callbacks;
     callbacks.on_message = [this](msg::ToWorker message) { inbox_.Put(std::move(message)); };
     callbacks.on_closed = [this](const Error& error) { inbox_.Close(error); };
+    callbacks.run_in_hand = [this] { return run_watch_.InHand(); };
     auto control = ControlLink::Connect(*address, options_.secret_file, options_.connect_timeout,
                                         std::move(callbacks));
     if (!control) return control.error();
@@ -363,6 +365,7 @@ class SessionImpl final : public Session {
       local_steps_->UnitDone(result.samples, result.divisor.value_or(result.samples));
     }
     const Time ended = pacer_->Pace(compute_.cancelled(), compute_.ended());
+    run_watch_.End();
     // Before the run is reported: then either the core sees that this thread has something in hand.
     if (!ends_part_ && compute_.BeginSeal()) {
       ends_part_ = true;
@@ -469,7 +472,9 @@ class SessionImpl final : public Session {
   // A unit's time is what computing it takes.
   void Back() override {
     if (!away_since_) return;
-    pacer_->LeaveOut(MonotonicNow() - *std::exchange(away_since_, std::nullopt));
+    const Duration spent = MonotonicNow() - *std::exchange(away_since_, std::nullopt);
+    pacer_->LeaveOut(spent);
+    run_watch_.LeaveOut(spent);
     control_->Send(msg::Back{});
   }
 
@@ -581,6 +586,7 @@ class SessionImpl final : public Session {
     if (std::holds_alternative<msg::Ping>(message)) return;
     if (const auto* refuse = std::get_if<msg::Refuse>(&message)) {
       compute_.End({.reason = WordsOf(*refuse), .failed = true, .unfit = !refuse->try_again});
+      run_watch_.PutOut(refuse->reason, FromSeconds(config_.liveness.timeout_s), options_.on_hung);
     }
     if (const auto* commit = std::get_if<msg::Commit>(&message)) compute_.Committed(*commit);
     if (const auto* sums = std::get_if<msg::TakeSums>(&message)) compute_.Committed(sums->commit);
@@ -643,6 +649,7 @@ class SessionImpl final : public Session {
 
   Work TrainWork(const ComputeQueue::Pick& pick) {
     pacer_->Begin(pick.work.round, pick.units, MonotonicNow());
+    run_watch_.Begin(pick.work.round, pick.units);
     bool first = false;
     {
       std::lock_guard lock(reporting_);
@@ -749,6 +756,7 @@ class SessionImpl final : public Session {
   }
 
   const SessionOptions options_;
+  RunWatch run_watch_;
   ComputeQueue compute_;
   CoordinatorInbox inbox_{
       [this](const Error& broken) { compute_.End({.reason = broken.message, .failed = true}); }};

@@ -68,6 +68,11 @@ struct SessionOptions {
   // which waits for it; and the most memory that its buffers took, in Next, at the job's end.
   std::function<void(const RoundTimes&)> on_round;
   std::function<void(const MemoryAccount&)> on_memory_peak;
+  // The coordinator has put this worker out, and the run in hand does not end: not within
+  // liveness.timeout, nor twice the longest run so far. `line` says so and names the run. Called
+  // once at most, on a thread of its own; a program ends its process here, so that whatever has
+  // started it can start another one. Empty: nothing happens.
+  std::function<void(const std::string& line)> on_hung;
 };
 
 struct Work {

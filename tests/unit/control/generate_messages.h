@@ -340,7 +340,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
     case 16:
       return msg::Leave{AnyText()};
     case 17:
-      return msg::Pong{Any<std::uint64_t>(), AnyTime(), AnyTime(), Any<std::uint64_t>()};
+      return msg::Pong{Any<std::uint64_t>(), AnyTime(), AnyTime(), Any<std::uint64_t>(),
+                       msg::RunInHand{AnyTime(), Any<std::uint32_t>()}};
     case 18:
       return msg::Copied{Any<std::uint32_t>(), Any<std::uint64_t>()};
     case 19:

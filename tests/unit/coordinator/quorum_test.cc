@@ -100,6 +100,28 @@ TEST(Quorum, IsWaitedForAnewWhenItWasThereMeanwhile) {
   EXPECT_THAT(s.text(), HasSubstr("for 60s (job.quorum_timeout); missing: worker 1"));
 }
 
+// A quorum guards against the loss of workers; one that is late is not lost.
+TEST(Quorum, AWorkerThatIsBehindIsThere) {
+  Story s("test", {.workers = 3, .min_workers = 3});
+  s.Begin();
+  s.From(2, msg::Behind{RoundId(0), false, "9 rounds wait to be applied"});
+  s.Sealed(0);
+  s.Sealed(1);
+  EXPECT_EQ(s.Commit(0).round, RoundId(0));
+  EXPECT_THAT(s.text(), Not(HasSubstr("of at least 3 workers")));
+}
+
+TEST(Quorum, TheSettingThatWouldDoWithoutTheMissingIsSaid) {
+  Story s("test", {.workers = 3, .min_workers = 3});
+  s.Begin();
+  s.Die(2);
+  s.Sealed(0);
+  s.Sealed(1);
+  EXPECT_THAT(s.Status().waiting_for,
+              HasSubstr("2 of at least 3 workers are there; waiting for worker 2"));
+  EXPECT_THAT(s.Status().waiting_for, HasSubstr("job.min_workers = 2"));
+}
+
 // Who copies is not there yet, and the line says where it is.
 TEST(Quorum, WhoHasNotCaughtUpIsMissing) {
   Story s("test", {.workers = 2, .min_workers = 2, .quorum_timeout_s = 3});
