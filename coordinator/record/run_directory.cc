@@ -295,26 +295,27 @@ Status RunDirectory::Append(Lines& lines, std::string line) {
     lines.failed = IoError(path, doing);
     return *lines.failed;
   };
-  const bool opened = lines.file.get() >= 0;
-  if (Status there = opened ? StillAt(path, lines.file.get()) : Held(); !there.ok()) {
+  if (Status there = lines.file ? StillAt(path, lines.file->fd.get()) : Held(); !there.ok()) {
     lines.failed = there.error();
     return there;
   }
-  if (!opened) {
-    lines.file = OwnedFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    if (lines.file.get() < 0) return failed("cannot open");
+  if (!lines.file) {
+    OwnedFd opened(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (opened.get() < 0) return failed("cannot open");
+    lines.file = std::make_shared<Opened>(std::move(opened));
   }
+  const int file = lines.file->fd.get();
   line += '\n';
   std::string_view left = line;
   while (!left.empty()) {
-    const ssize_t wrote = ::write(lines.file.get(), left.data(), left.size());
+    const ssize_t wrote = ::write(file, left.data(), left.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       const Error error = failed("cannot write");
       // What there is of the line goes again.
-      const off_t end = ::lseek(lines.file.get(), 0, SEEK_END);
+      const off_t end = ::lseek(file, 0, SEEK_END);
       const auto part = static_cast<off_t>(line.size() - left.size());
-      if (end >= part && ::ftruncate(lines.file.get(), end - part) != 0) errno = 0;
+      if (end >= part && ::ftruncate(file, end - part) != 0) errno = 0;
       return error;
     }
     left.remove_prefix(static_cast<std::size_t>(wrote));
@@ -329,26 +330,18 @@ Status RunDirectory::AppendEvaluation(const EvaluationRecord& record) {
 }
 
 std::function<Status()> RunDirectory::Sync() const {
-  struct Open {
-    std::shared_ptr<const OwnedFd> file;
-    fs::path path;
-  };
-  std::vector<Open> files;
+  std::vector<std::pair<std::shared_ptr<Opened>, fs::path>> files;
   for (const Lines* lines : {&rounds_, &evaluations_}) {
     if (lines->failed) return [error = *lines->failed]() -> Status { return error; };
-    if (lines->file.get() < 0) continue;
-    const int file = ::fcntl(lines->file.get(), F_DUPFD_CLOEXEC, 0);
-    if (file < 0) {
-      return [error = IoError(path_ / lines->name, "cannot open")]() -> Status { return error; };
-    }
-    files.push_back({std::make_shared<const OwnedFd>(file), path_ / lines->name});
+    if (lines->file) files.emplace_back(lines->file, path_ / lines->name);
   }
   return [files = std::move(files)]() -> Status {
-    for (const Open& open : files) {
-      if (Status there = StillAt(open.path, open.file->get()); !there.ok()) return there;
-      if (::fdatasync(open.file->get()) != 0) {
-        return IoError(open.path, "cannot be brought to the disk");
-      }
+    for (const auto& [file, path] : files) {
+      if (Status there = StillAt(path, file->fd.get()); !there.ok()) return there;
+      if (::fdatasync(file->fd.get()) != 0) return IoError(path, "cannot be brought to the disk");
+      if (file->name_synced) continue;
+      if (Status named = SyncFolderOf(path); !named.ok()) return named;
+      file->name_synced = true;
     }
     return {};
   };

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -83,10 +85,16 @@ class RunDirectory {
   Status AppendTimeline(const RoundRecord& record);
 
  private:
+  struct Opened {
+    explicit Opened(OwnedFd opened) : fd(std::move(opened)) {}
+    const OwnedFd fd;
+    std::atomic<bool> name_synced = false;
+  };
   // A file that grows by lines.
   struct Lines {
     const char* name;
-    OwnedFd file = OwnedFd();
+    // Null before the first line; Sync's function has it too, so that none opens the file anew.
+    std::shared_ptr<Opened> file = nullptr;
     std::optional<Error> failed = std::nullopt;
   };
 

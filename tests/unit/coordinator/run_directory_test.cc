@@ -214,6 +214,41 @@ TEST(RunDirectory, AFileSystemThatCannotSyncFoldersWillDo) {
   EXPECT_THAT(failed.error().message, HasSubstr("run: cannot sync"));
 }
 
+// A stop of the machine must not take the name of records that a checkpoint counts on.
+TEST(RunDirectory, TheNamesOfTheRecordsAreBroughtToTheDiskOnce) {
+  const test::TempFolder folder;
+  const auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
+  g_folder_sync_error = EIO;
+  const Status failed = directory->Sync()();
+  g_folder_sync_error = 0;
+  const Status synced = directory->Sync()();
+  g_folder_sync_error = EIO;
+  const Status again = directory->Sync()();
+  g_folder_sync_error = 0;
+  ASSERT_FALSE(failed.ok());
+  EXPECT_THAT(failed.error().message, HasSubstr("run: cannot sync"));
+  EXPECT_TRUE(synced.ok());
+  EXPECT_TRUE(again.ok());
+}
+
+// Strangers may have taken all descriptors that there are.
+TEST(RunDirectory, AppendingAndSyncingTakeNoMoreFiles) {
+  const test::TempFolder folder;
+  const auto directory = std::move(*RunDirectory::Open(folder / "run", false));
+  ASSERT_TRUE(directory->AppendRound(RoundLine(Record(0))).ok());
+  ASSERT_TRUE(directory->Sync()().ok());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit none{0, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none);
+  const Status appended = directory->AppendRound(RoundLine(Record(1)));
+  const Status synced = directory->Sync()();
+  setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(appended.ok());
+  EXPECT_TRUE(synced.ok()) << synced.error().message;
+}
+
 #ifndef LOCKSTEP_SANITIZED  // which keeps what was freed for a while
 long MostMemoryBytes() {
   rusage usage{};
