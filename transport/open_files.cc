@@ -21,4 +21,11 @@ Result<std::uint64_t> AllowOpenFiles(std::uint64_t wanted) {
   return limit.rlim_cur;
 }
 
+std::size_t PlacesForStrangers(std::size_t most) {
+  constexpr std::size_t kFewest = 8;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return most;
+  return std::min<rlim_t>(most, std::max<rlim_t>(limit.rlim_cur / 8, kFewest));
+}
+
 }  // namespace lockstep::transport

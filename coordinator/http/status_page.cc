@@ -23,7 +23,6 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using tcp = asio::ip::tcp;
 
-constexpr std::size_t kMaxConnections = 64;
 constexpr auto kRequestTimeout = std::chrono::seconds(10);
 constexpr std::uint64_t kMaxBodyBytes = kMaxSlowdownBytes;
 constexpr std::uint32_t kMaxHeaderBytes = 8192;
@@ -32,9 +31,10 @@ class Exchange;
 
 // What the connections need, also those that outlive the page.
 struct Shared {
-  explicit Shared(HttpRequests answers) : requests(std::move(answers)) {}
+  Shared(HttpRequests answers, std::size_t connections)
+      : requests(std::move(answers)), places({.most = connections}) {}
   HttpRequests requests;
-  transport::Places places{{.most = kMaxConnections}};
+  transport::Places places;
   std::map<transport::Places::Ticket, Exchange*> exchanges;
   bool closed = false;  // the page is gone, and with it whoever answers requests
 };
@@ -161,7 +161,7 @@ class StatusPageImpl final : public StatusPage {
   }
 
   Status Open(asio::io_context& io, const HostPort& wanted, std::optional<HttpProof> proof,
-              HttpRequests::Handlers handlers) {
+              HttpRequests::Handlers handlers, std::size_t connections) {
     beast::error_code error;
     const auto host =
         asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
@@ -175,7 +175,7 @@ class StatusPageImpl final : public StatusPage {
           fmt::format("--http {}: beyond loopback a --secret-file is required", ToString(wanted))};
     }
     shared_ = std::make_shared<Shared>(
-        HttpRequests(std::move(handlers), std::move(proof), NamesOfThisHost()));
+        HttpRequests(std::move(handlers), std::move(proof), NamesOfThisHost()), connections);
     // The connections share what they need with the page and know nothing of the page itself.
     transport::Acceptor::Handler handler;
     handler.on_connection = [shared = shared_](tcp::socket socket) {
@@ -216,10 +216,13 @@ class StatusPageImpl final : public StatusPage {
 Result<std::unique_ptr<StatusPage>> StatusPage::Listen(asio::io_context& io,
                                                        const HostPort& address,
                                                        std::optional<HttpProof> proof,
-                                                       HttpRequests::Handlers handlers) {
+                                                       HttpRequests::Handlers handlers,
+                                                       std::size_t connections) {
   auto page = std::make_unique<StatusPageImpl>();
-  if (Status opened = page->Open(io, address, std::move(proof), std::move(handlers)); !opened.ok())
+  if (Status opened = page->Open(io, address, std::move(proof), std::move(handlers), connections);
+      !opened.ok()) {
     return opened.error();
+  }
   return std::unique_ptr<StatusPage>(std::move(page));
 }
 

@@ -3,7 +3,7 @@
 // (transport/places.h).
 #pragma once
 
-#include <array>
+#include <cstddef>
 #include <memory>
 #include <optional>
 
@@ -19,14 +19,17 @@ namespace lockstep::coordinator {
 
 class StatusPage {
  public:
+  static constexpr std::size_t kMaxConnections = 64;
+
   // `proof`: of the job's secret, which changes have to prove. Required for an address
   // that is not loopback (kInvalid without). kUnavailable when the port cannot be had. The handlers
   // are called on the io_context's thread for each request and may destroy the page; once it is
-  // destroyed they are called no more.
+  // destroyed they are called no more. `connections`: that are held at a time.
   static Result<std::unique_ptr<StatusPage>> Listen(boost::asio::io_context& io,
                                                     const HostPort& address,
                                                     std::optional<HttpProof> proof,
-                                                    HttpRequests::Handlers handlers);
+                                                    HttpRequests::Handlers handlers,
+                                                    std::size_t connections = kMaxConnections);
   virtual ~StatusPage() = default;
   virtual HostPort address() const = 0;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -42,24 +43,38 @@ int Fail(const Error& error) {
   return kStatusUsage;
 }
 
-// Besides one connection for each worker: one more for each that comes back while the old one is
-// not given up yet, and the run directory, the status page and the like.
-constexpr std::uint64_t FilesFor(std::uint32_t workers) { return std::uint64_t{workers} * 2 + 64; }
+// What strangers cannot take: sockets, log, records and lock (some 20), a checkpoint while it is
+// written (up to 5), and at a resume one for each worker that it is being sent to (16 at a time).
+constexpr std::uint64_t kOwnFiles = 40;
+// Three kinds of connections share what is left: those that have proven nothing yet, those that
+// have proven the secret and say nothing of the job, and requests for the status page.
+constexpr std::uint64_t kKindsOfPlaces = 3;
+constexpr std::uint64_t kFewestPlaces = 8;  // of each kind
+constexpr std::uint64_t kMorePlaces = 1024;
 
-// Of connections that have not said yet who they are: without room for them the job runs as well,
-// but strangers can keep workers out for as long as they take what there is.
-constexpr std::uint64_t kForStrangers = 1024;
+// A worker may come back while its old connection is not given up yet.
+constexpr std::uint64_t FilesWithoutPlaces(std::uint32_t workers) {
+  return std::uint64_t{workers} * 2 + kOwnFiles;
+}
 
-// An error says what a job of so many workers needs and what is allowed.
-Status AllowOpenFiles(std::uint32_t workers) {
-  const std::uint64_t needed = FilesFor(workers);
-  const auto allowed = transport::AllowOpenFiles(needed + kForStrangers);
+// The more files are allowed, the more places. An error says what a job of so many workers needs
+// and what is allowed.
+Result<OpenPlaces> AllowOpenFiles(std::uint32_t workers) {
+  const std::uint64_t own = FilesWithoutPlaces(workers);
+  const std::uint64_t needed = own + kKindsOfPlaces * kFewestPlaces;
+  const auto allowed = transport::AllowOpenFiles(needed + kMorePlaces);
   if (!allowed) return allowed.error();
-  if (*allowed >= needed) return {};
-  return Error{ErrorCode::kUnavailable,
-               fmt::format("a job of {} workers needs {} open files and {} are allowed: raise the "
-                           "hard limit (ulimit -Hn)",
-                           workers, needed, *allowed)};
+  if (*allowed < needed) {
+    return Error{ErrorCode::kUnavailable,
+                 fmt::format("a job of {} workers needs {} open files and {} are allowed: raise "
+                             "the hard limit (ulimit -Hn)",
+                             workers, needed, *allowed)};
+  }
+  const std::uint64_t each = (*allowed - own) / kKindsOfPlaces;
+  OpenPlaces places;
+  places.newcomers = std::min<std::uint64_t>(places.newcomers, each);
+  places.requests = std::min<std::uint64_t>(places.requests, each);
+  return places;
 }
 
 std::vector<std::byte> RandomBytes(std::size_t count) {
@@ -201,8 +216,9 @@ int Main(const std::vector<std::string>& arguments) {
       return Fail(policy.error());
     }
   }
-  if (Status files = AllowOpenFiles(options.workers); !files.ok()) return Fail(files.error());
-  auto server = Server::Open(options, parameters.job_id);
+  const auto places = AllowOpenFiles(options.workers);
+  if (!places) return Fail(places.error());
+  auto server = Server::Open(options, parameters.job_id, *places);
   if (!server) return Fail(server.error());
   // What a resume reads and cuts back may take minutes. Until then nobody is to connect: a worker
   // waits for the first answer for seconds, and for somebody who listens for as long as it is told.
@@ -259,8 +275,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (!core) return Fail(core.error());
   if (loaded) {
     if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
-    kept = {};
-    server = Server::Open(options, job_id);
+    kept.evaluations = {};
+    server = Server::Open(options, job_id, *places);
     if (!server) return Fail(server.error());
   }
   if (Status written = (*directory)->WriteFile("term", fmt::format("{}\n", *term)); !written.ok()) {

@@ -18,7 +18,6 @@
 #include "base/log_limit.h"
 #include "base/stop_signal.h"
 #include "coordinator/core/context.h"
-#include "coordinator/http/status_page.h"
 #include "coordinator/record/write_json.h"
 #include "transport/control/channel.h"
 
@@ -41,12 +40,14 @@ std::chrono::steady_clock::time_point SteadyTime(Time time) {
 
 class ServerImpl final : public Server {
  public:
-  explicit ServerImpl(std::string job_id) : job_id_(std::move(job_id)) {}
+  ServerImpl(std::string job_id, const OpenPlaces& places)
+      : job_id_(std::move(job_id)), places_(places) {}
 
   Status Start(const CoordinatorOptions& options) {
     control::ControlServer::Options server;
     server.listen = options.listen;
     server.channel.timeout = FromSeconds(options.job.liveness.timeout_s);
+    server.max_pending = places_.newcomers;
     std::optional<control::Secret> secret;
     if (!options.secret_file.empty()) {
       auto read = control::ReadSecretFile(options.secret_file);
@@ -132,7 +133,8 @@ class ServerImpl final : public Server {
       handlers.ask = [this](Event event) { return runner_->Ask(std::move(event)); };
       std::optional<HttpProof> proof;
       if (secret_) proof.emplace(secret_->Derive("http"), job_id_);
-      auto page = StatusPage::Listen(io_, *options.http, std::move(proof), std::move(handlers));
+      auto page = StatusPage::Listen(io_, *options.http, std::move(proof), std::move(handlers),
+                                     places_.requests);
       if (!page) return page.error();
       page_ = std::move(*page);
     }
@@ -385,6 +387,7 @@ class ServerImpl final : public Server {
   }
 
   const std::string job_id_;
+  const OpenPlaces places_;
   asio::io_context io_{1};
   asio::signal_set signals_{io_, SIGINT, SIGTERM};
   bool stop_asked_ = false;
@@ -418,9 +421,9 @@ class ServerImpl final : public Server {
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::Open(const CoordinatorOptions& options,
-                                             std::string job_id) {
-  auto server = std::make_unique<ServerImpl>(std::move(job_id));
+Result<std::unique_ptr<Server>> Server::Open(const CoordinatorOptions& options, std::string job_id,
+                                             const OpenPlaces& places) {
+  auto server = std::make_unique<ServerImpl>(std::move(job_id), places);
   if (Status started = server->Start(options); !started.ok()) return started.error();
   return std::unique_ptr<Server>(std::move(server));
 }

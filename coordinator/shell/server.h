@@ -2,6 +2,7 @@
 // ActionRunner. One thread.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,16 +10,24 @@
 
 #include "base/program_options.h"
 #include "base/result.h"
+#include "coordinator/http/status_page.h"
 #include "coordinator/shell/action_runner.h"
 
 namespace lockstep::coordinator {
+
+// How many connections of each kind are held at a time that nobody answers for: strangers may take
+// all of them.
+struct OpenPlaces {
+  std::size_t newcomers = 256;  // ControlServer::Options::max_pending
+  std::size_t requests = StatusPage::kMaxConnections;
+};
 
 class Server {
  public:
   // Opens the ports (errors name the address); nothing runs yet. From here on SIGINT and SIGTERM
   // are the server's.
-  static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options,
-                                              std::string job_id);
+  static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options, std::string job_id,
+                                              const OpenPlaces& places = {});
   virtual ~Server() = default;
 
   // "HOST:PORT" with the port that the kernel chose.

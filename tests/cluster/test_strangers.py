@@ -84,6 +84,28 @@ class Places(ClusterTest):
             self.assertLess(len(lines), 200)
             wait_for("the count of the others", lambda: re.search(r"\d+ more connections came to nothing", job.log("coordinator")))
 
+    def test_strangers_leave_the_job_its_open_files(self):
+        """Under a low limit: the job's own files, those of checkpoints among them, are kept out of their reach."""
+        few = ["sh", "-c", 'ulimit -n 70; exec "$@"', "sh"]
+        with contextlib.ExitStack() as stack, Job(2, job__rounds=60, emulate__unit_time="4ms", checkpoint__every_rounds=5,
+                                                      evaluation__every_epochs=1, prefix=few) as job:
+            job.start_coordinator("--http", "127.0.0.1:0")
+            for address in (job.address, http_of(job)):
+                for _ in range(100):
+                    stack.callback(connect(address).close)
+            job.start_worker(0)
+            job.start_worker(1, prefix=few)
+            port = wait_for("the data port", lambda: re.search(r"open to others: tcp ([0-9.:]+),", job.log("worker1"))).group(1)
+            for _ in range(100):
+                stack.callback(connect(port).close)
+            wait_for("what is sent away", lambda: "too many connections without a greeting" in job.log("worker1"))
+            self.assertLess(len(os.listdir(f"/proc/{job.processes['worker1'].pid}/fd")), 60)
+            summary = job.finish()
+            self.assertEqual(summary["checkpoint_round"], 59)
+            self.assertNotIn("Too many open files", job.log("worker1"))
+            self.assertEqual(len(job.rounds()), 60)
+            self.assertNotIn("Too many open files", job.log("coordinator"))
+
     def test_what_is_not_told_is_counted_while_a_job_is_awaited(self):
         """Nobody shows a progress then, and strangers must not have the log fall silent."""
         with Job(1, coordinator_args=["--config-from-workers"]) as job:

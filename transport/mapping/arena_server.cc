@@ -24,6 +24,7 @@
 #include "transport/mapping/address.h"
 #include "transport/mapping/grant.h"
 #include "transport/mapping/os.h"
+#include "transport/open_files.h"
 #include "transport/places.h"
 
 namespace lockstep::transport {
@@ -225,7 +226,7 @@ class Server final : public ArenaServer {
 
   // Of the thread.
   std::vector<Pending> pending_;
-  Places places_{{.most = options_.max_pending + options_.members}};
+  Places places_{{.most = PlacesForStrangers(options_.max_pending) + options_.members}};
   Time accept_from_ = Time::min();
 
   std::thread thread_;

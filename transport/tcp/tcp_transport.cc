@@ -25,6 +25,7 @@
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "transport/acceptor.h"
+#include "transport/open_files.h"
 #include "transport/places.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/group.h"
@@ -176,7 +177,8 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   tls::ContextPtr tls_client_;
   std::vector<std::byte> tls_scratch_;
   std::vector<std::shared_ptr<Connection>> arrived_;  // of no group yet
-  Places places_{{.most = kMaxStrangers + options_.members * options_.connections}};
+  Places places_{
+      {.most = PlacesForStrangers(kMaxStrangers) + options_.members * options_.connections}};
   std::unordered_map<const Connection*, Places::Ticket> strangers_;  // of arrived_, not proven
   std::vector<std::unique_ptr<Group>> forming_;
   std::unordered_map<PeerId, std::unique_ptr<Group>> peers_;  // up, or ending

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "transport/open_files.h"
 #include "transport/sealed_address.h"
 #include "transport/ucx/address.h"
 
@@ -56,7 +57,9 @@ Engine::Engine(Options options, UcxWiring wiring, std::unique_ptr<Context> conte
 
 Engine::~Engine() = default;
 
-std::size_t Engine::MostStrangers() const { return kMaxStrangers + options_.members; }
+std::size_t Engine::MostStrangers() const {
+  return PlacesForStrangers(kMaxStrangers) + options_.members;
+}
 
 Status Engine::Open(Handler* handler) {
   handler_ = handler;
