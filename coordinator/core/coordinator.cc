@@ -297,7 +297,7 @@ void Coordinator::Commit(CommitDraft draft) {
 void Coordinator::CloseRound() {
   const std::shared_ptr<const RoundRecord> record = rounds_.CloseCommitted();
   LOCKSTEP_CHECK(record->samples > 0, "round {} is closed over nothing", record->round);
-  job_.out->push_back(RoundClosed{record});
+  job_.out->push_back(RoundClosed{record, job_.totals});
   checkpointer_.OnClosed(record->round);
   evaluation_.OnClosed(record->round);
   NoteClosed(*record);

@@ -131,6 +131,7 @@ struct LogLine {
 // Append to rounds.jsonl.
 struct RoundClosed {
   std::shared_ptr<const RoundRecord> record;
+  Totals totals;  // of the job, this round included
 };
 
 // Append to evaluations.jsonl; of a closed round.

@@ -1,5 +1,7 @@
 #include "coordinator/shell/action_runner.h"
 
+#include <fmt/format.h>
+
 #include <boost/asio/post.hpp>
 #include <utility>
 #include <vector>
@@ -42,7 +44,11 @@ ActionRunner::ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& dire
       directory_(directory),
       checkpoints_(checkpoints),
       resume_(std::move(resume)),
-      ports_(std::move(ports)) {}
+      ports_(std::move(ports)) {
+  if (!resume_) return;
+  recorded_ = {resume_->checkpoint.state.totals, resume_->train_loss, resume_->metrics,
+               resume_->evaluated};
+}
 
 ActionRunner::~ActionRunner() { disk_.join(); }
 
@@ -88,7 +94,7 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   } else if (auto* closed = std::get_if<RoundClosed>(&action)) {
     Note(*closed, follow);
   } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
-    Check(directory_.AppendEvaluation(evaluated->record), follow);
+    Note(*evaluated, follow);
   } else if (auto* stream = std::get_if<StreamState>(&action)) {
     Stream(*stream, follow);
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
@@ -114,9 +120,36 @@ void ActionRunner::Note(const RoundClosed& closed, std::vector<Event>& follow) {
   }
   metrics_.Note(*closed.record);
   std::string text = RoundLine(*closed.record);
-  Check(directory_.AppendRound(text), follow);
-  Check(directory_.AppendTimeline(*closed.record), follow);
+  const lockstep::Status appended = directory_.AppendRound(text);
+  if (appended.ok()) {
+    recorded_.totals = closed.totals;
+    recorded_.train_loss = closed.record->loss;
+    recorded_.metrics = closed.record->metrics;
+    DrawTimeline(*closed.record);
+  } else {
+    ++rounds_without_record_;
+  }
+  Check(appended, follow);
   recent_rounds_.Note(closed.record->round, std::move(text));
+}
+
+// It only shows what rounds.jsonl has, so no job ends for want of it.
+void ActionRunner::DrawTimeline(const RoundRecord& record) {
+  const lockstep::Status drawn = directory_.AppendTimeline(record);
+  if (drawn.ok() || std::exchange(timeline_failed_, true)) return;
+  progress_.Clear();
+  spdlog::warn("{}; the job goes on, its timeline ends before round {}", drawn.error().message,
+               record.round);
+}
+
+void ActionRunner::Note(const EvaluationDone& evaluated, std::vector<Event>& follow) {
+  const lockstep::Status appended = directory_.AppendEvaluation(evaluated.record);
+  if (appended.ok()) {
+    recorded_.evaluated = evaluated.record;
+  } else {
+    evaluation_without_record_ = true;
+  }
+  Check(appended, follow);
 }
 
 void ActionRunner::Save(const SaveCheckpoint& save) {
@@ -141,6 +174,7 @@ void ActionRunner::WriteResult(JobResult result) {
     result.outcome = JobOutcome::kFailed;
     result.reason = io_error_;
   }
+  KeepToRecords(result);
   const lockstep::Status told = directory_.WriteLast("summary.json", SummaryText(result));
   // Beside an error before it this one says what else is not there.
   if (!told.ok() && !io_error_.empty() && told.error().message != io_error_) {
@@ -148,6 +182,25 @@ void ActionRunner::WriteResult(JobResult result) {
   }
   Check(told, ignored);
   result_ = std::move(result);
+}
+
+// The summary counts what the records have: the rounds behind them are of no use to a resume, and
+// nobody could look them up.
+void ActionRunner::KeepToRecords(JobResult& result) const {
+  if (evaluation_without_record_) {
+    result.test_accuracy.reset();
+    result.test_loss.reset();
+    if (recorded_.evaluated) {
+      result.test_accuracy = recorded_.evaluated->accuracy;
+      result.test_loss = recorded_.evaluated->loss;
+    }
+  }
+  if (rounds_without_record_ == 0) return;
+  result.totals = recorded_.totals;
+  result.train_loss = recorded_.train_loss;
+  result.metrics = recorded_.metrics;
+  result.reason += fmt::format("; {} closed {} no record", rounds_without_record_,
+                               rounds_without_record_ == 1 ? "round has" : "rounds have");
 }
 
 void ActionRunner::Check(const lockstep::Status& status, std::vector<Event>& follow) {

@@ -39,6 +39,10 @@ class ActionRunner {
     // For config.ini, with the first round: had the workers refused it, the job would go on from
     // the one that is there.
     std::string config;
+    // What the newest of the records that are kept say.
+    std::optional<double> train_loss = std::nullopt;
+    std::vector<Metric> metrics = {};
+    std::optional<EvaluationRecord> evaluated = std::nullopt;
   };
 
   ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
@@ -65,6 +69,9 @@ class ActionRunner {
   void CarryOut(Action& action, std::vector<Event>& follow);
   void Check(const lockstep::Status& status, std::vector<Event>& follow);
   void Note(const RoundClosed& closed, std::vector<Event>& follow);
+  void Note(const EvaluationDone& evaluated, std::vector<Event>& follow);
+  void DrawTimeline(const RoundRecord& record);
+  void KeepToRecords(JobResult& result) const;
   void Save(const SaveCheckpoint& save);
   // The last thing that is written, also when the disk is full.
   void WriteResult(JobResult result);
@@ -80,6 +87,18 @@ class ActionRunner {
   ProgressLine progress_;
   JobMetrics metrics_;
   RecentRounds recent_rounds_;
+  // What rounds.jsonl and evaluations.jsonl tell of. The core goes on for some rounds after a line
+  // could not be written.
+  struct Recorded {
+    Totals totals;
+    std::optional<double> train_loss;
+    std::vector<Metric> metrics;
+    std::optional<EvaluationRecord> evaluated;
+  };
+  Recorded recorded_;
+  std::uint64_t rounds_without_record_ = 0;
+  bool evaluation_without_record_ = false;
+  bool timeline_failed_ = false;
   std::optional<Answer> answer_;
   std::optional<JobResult> result_;
   bool described_ = false;  // checkpoints_ knows what its tensors are called

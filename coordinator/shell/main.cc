@@ -284,7 +284,8 @@ int Main(const std::vector<std::string>& arguments) {
   }
   std::optional<ActionRunner::Resume> resume;
   if (loaded) {
-    resume = {std::move(*loaded), config_text};
+    resume = {std::move(*loaded), config_text, kept.train_loss, std::move(kept.metrics),
+              kept.evaluated};
   } else if (Status written = (*directory)->WriteFile("config.ini", config_text); !written.ok()) {
     return Fail(written.error());
   }

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -347,6 +348,38 @@ class Resume(ClusterTest):
             self.assertEqual(job.finish()["rounds"], rounds)
 
 
+def check_summary_is_of_the_records(test, job):
+    rounds, summary = job.rounds(), job.summary()
+    test.assertEqual(summary["rounds"], len(rounds))
+    test.assertEqual(summary["samples_counted"], sum(line["samples"] for line in rounds))
+    test.assertEqual(summary["train_loss"], rounds[-1]["loss"])
+
+
+class RecordsThatCannotGrow(ClusterTest):
+    def test_the_summary_counts_the_rounds_that_have_a_record(self):
+        with Job(2, {"emulate.unit_time": "2ms"}, job__rounds=ENDLESS) as job:
+            job.start()
+            job.wait_for_rounds(5)
+            # Files of this process end there, as on a disk that is full.
+            end = (job.run_dir / "rounds.jsonl").stat().st_size + 20000
+            resource.prlimit(job.processes["coordinator"].pid, resource.RLIMIT_FSIZE, (end, end))
+            self.assertEqual(job.wait(), 1)
+            self.assertEqual(job.summary()["status"], "failed")
+            self.assertRegex(job.summary()["reason"], r"rounds\.jsonl: cannot write: File too large; \d+ closed rounds? ha(s|ve) no record")
+            check_summary_is_of_the_records(self, job)
+
+    def test_no_job_needs_a_timeline(self):
+        with Job(2) as job:
+            (job.run_dir / "timeline.json").mkdir(parents=True)
+            job.start()
+            self.assertEqual(job.finish()["status"], "completed")
+            self.assertEqual(len(job.rounds()), 40)
+            told = [line for line in job.log("coordinator").splitlines() if "timeline.json" in line]
+            self.assertEqual(len(told), 1, told)
+            self.assertIn("Is a directory", told[0])
+            self.assertIn("the job goes on", told[0])
+
+
 class FullDisk(ClusterTest):
     """On a small file system of its own."""
 
@@ -395,6 +428,7 @@ class FullDisk(ClusterTest):
             self.assertEqual(summary["status"], "failed")
             self.assertIn("rounds.jsonl", summary["reason"])
             self.assertIn("No space left", summary["reason"])
+            check_summary_is_of_the_records(self, job)
             good = json.loads(checkpoint_of(job).read_text())["next_round"]
             self.assertEqual(summary["checkpoint_round"], good - 1)
             # The records have whole lines only, and those of the checkpoint.
