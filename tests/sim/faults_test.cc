@@ -47,6 +47,16 @@ TEST(Faults, AJobHasAsManyWorkersAsItsPolicyNeeds) {
   EXPECT_EQ(none.error().message, "backup.workers = 1 must be less than the 1 workers of the job");
 }
 
+TEST(Faults, WhatTheCoordinatorRefusesIsRefused) {
+  const std::string options = "--seed 710002 --optimizer.replicas=2 --exchange.algorithm=ring";
+  const Status refused = CheckFaultJobs(OptionsOf(options));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message,
+            "optimizer.replicas = 2 with --workers 6: exchange.algorithm has to be direct");
+  // Where each worker holds all of the state, it fits.
+  EXPECT_TRUE(CheckFaultJobs(OptionsOf(options + " --workers 2")).ok());
+}
+
 TEST(Faults, AreWrittenAndReadAlike) {
   FaultMix mix{true, true, true, true, true, true, true, true, true, true, true, true};
   mix.until = std::chrono::seconds(20);

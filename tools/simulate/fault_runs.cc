@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/random.h"
-#include "policies/registry.h"
 #include "tools/simulate/apart.h"
+#include "tools/simulate/job.h"
 
 namespace lockstep::simulate {
 namespace {
@@ -196,10 +196,12 @@ std::vector<Fault> ShrinkFaults(std::vector<Fault> faults,
 }
 
 Status CheckFaultJobs(const SimulateOptions& options) {
-  if (!options.policy_given) return {};
-  const auto policy = policies::MakePolicy(
-      PolicyOf(options), options.workers > 0 ? options.workers : kMostDrawnWorkers);
-  return policy ? Status() : policy.error();
+  // Jobs of fewer workers take what those of the most do: a seed draws its own number of them.
+  SimulateOptions largest = options;
+  if (options.workers == 0) largest.workers = kMostDrawnWorkers;
+  // Without one, each seed draws a policy that fits.
+  largest.job.policy = options.policy_given ? PolicyOf(options) : PolicySection{};
+  return CheckStart(largest);
 }
 
 bool RunFaultSeeds(const SimulateOptions& options) {

@@ -179,7 +179,8 @@ class JobRun {
   Time last_round_;
 };
 
-// What is wrong with the config, before anything is written.
+}  // namespace
+
 Status CheckStart(const SimulateOptions& options) {
   coordinator::StartParameters start;
   start.config = options.job;
@@ -188,8 +189,6 @@ Status CheckStart(const SimulateOptions& options) {
   auto trial = coordinator::Coordinator::Make(std::move(start));
   return trial.ok() ? Status() : Status(trial.error());
 }
-
-}  // namespace
 
 Result<JobOutcome> SimulateJob(const SimulateOptions& options, ComputeModel* compute,
                                const OnRound& on_round) {

@@ -23,6 +23,9 @@ struct JobOutcome {
 
 using OnRound = std::function<Status(const coordinator::RoundRecord&)>;
 
+// What the coordinator refuses in the config of the options, before anything is written.
+Status CheckStart(const SimulateOptions& options);
+
 // Runs the job that the options describe; each closed round is handed to `on_round`. Errors: a
 // config that cannot work (kInvalid), a job that stands still (kTimeout), a broken invariant
 // (kClosed), and what `on_round` answers.
