@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -437,10 +438,32 @@ void Coordinator::StartRounds() {
     const StateSource source = first_parameters_.used() ? StateSource::kGiven : StateSource::kSeed;
     joining_.OnBegin(RoundId(0), source);
     rounds_.Begin(Sampler(job_.train_samples, batch, units), RoundId(0), 0, source);
+    WarnOfNoCheckpoint();
   }
 }
 
-// The death of a peer is an event like any other.
+// Who wants checkpoints only at the end has said so.
+void Coordinator::WarnOfNoCheckpoint() {
+  const JobSection& job = job_.start.config.job;
+  const CheckpointSection& checkpoint = job_.start.config.checkpoint;
+  if (checkpoint.every_rounds == 0 && checkpoint.every_epochs == 0) return;
+  constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
+  const std::uint64_t in_epoch = (job_.train_samples + job.global_batch - 1) / job.global_batch;
+  const std::uint64_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
+  const std::uint64_t rounds =
+      std::min(job.rounds > 0 ? job.rounds : kNone, epochs > 0 ? epochs * in_epoch : kNone);
+  const std::uint64_t first =
+      std::min(checkpoint.every_rounds > 0 ? checkpoint.every_rounds : kNone,
+               checkpoint.every_epochs > 0 ? checkpoint.every_epochs * in_epoch : kNone);
+  if (rounds < 2 || first < rounds) return;
+  job_.Log(LogLevel::kWarning,
+           "this job of {} rounds writes no checkpoint before its end, so if it fails it starts "
+           "anew: set checkpoint.every_rounds, for example to {}",
+           rounds, std::max<std::uint64_t>(rounds / 10, 1));
+}
+
+// The death of a peer is an event like any other. One that left because nothing came from here is
+// not to blame.
 void Coordinator::On(const Disconnected& event) {
   if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
   if (Member* member = job_.members.Find(event.connection))

@@ -108,6 +108,7 @@ class Coordinator {
   bool AwaitsLevel();
   void BeginTraining();
   void StartRounds();
+  void WarnOfNoCheckpoint();
   // No job waits for its quorum longer than it was told to.
   void EndIfShort();
   std::string Missing() const;

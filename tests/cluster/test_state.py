@@ -355,6 +355,16 @@ def check_summary_is_of_the_records(test, job):
     test.assertEqual(summary["train_loss"], rounds[-1]["loss"])
 
 
+class NoCheckpoint(ClusterTest):
+    def test_a_job_that_writes_none_before_its_end_says_so_at_its_start(self):
+        for epochs, every, warned in ((1, 0, True), (1, 8, False), (2, 0, False)):
+            with self.subTest(epochs=epochs, every=every), Job(1, job__rounds=0, job__epochs=epochs, checkpoint__every_epochs=1,
+                                                               checkpoint__every_rounds=every) as job:
+                job.start().finish()
+                said = "this job of 32 rounds writes no checkpoint before its end, so if it fails it starts anew: set checkpoint.every_rounds, for example to 3"
+                self.assertEqual(said in job.log("coordinator"), warned)
+
+
 class RecordsThatCannotGrow(ClusterTest):
     def test_the_summary_counts_the_rounds_that_have_a_record(self):
         with Job(2, {"emulate.unit_time": "2ms"}, job__rounds=ENDLESS) as job:
