@@ -28,6 +28,8 @@ constexpr Duration kGap = std::chrono::milliseconds(100);
 constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 // After a gap: what has arrived meanwhile is read before anybody is judged.
 constexpr Duration kReading = std::chrono::milliseconds(50);
+// The same, for the ends of connections: whoever closed one meanwhile has waited in vain.
+constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 constexpr std::size_t kMemberStates = 7;
 constexpr std::uint32_t kNamed = 8;  // of the members that are missing, in one line
 // Of all shards together: each map names them.
@@ -179,8 +181,17 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
     const Duration gap = now - timer_;
     job_.stopped += gap;
     reading_until_ = now - job_.stopped + kReading;
-    job_.Log(gap >= kWorthAWarning ? LogLevel::kWarning : LogLevel::kDebug,
-             "the coordinator itself stood still for {:.1f} s", Seconds(gap));
+    std::string follows;
+    // Its last ping may have been due when it stopped.
+    if (gap >= job_.timeout / 2) {
+      overslept_ = gap;
+      overslept_until_ = now - job_.stopped + kEndsComeIn;
+      follows = fmt::format("; workers wait {} for it (liveness.timeout) and may have left",
+                            FormatDurationSeconds(Seconds(job_.timeout)));
+    }
+    const bool warns = gap >= kWorthAWarning || !follows.empty();
+    job_.Log(warns ? LogLevel::kWarning : LogLevel::kDebug,
+             "the coordinator itself stood still for {:.1f} s{}", Seconds(gap), follows);
   }
   const Time logical = now - job_.stopped;
   LOCKSTEP_CHECK(logical >= job_.now || job_.now == Time{}, "time goes back");
@@ -349,8 +360,15 @@ bool Coordinator::AwaitsLevel() {
     nobody_live_since_.reset();
     return false;
   }
-  job_.Fail(fmt::format("no worker holds the parameters any more; missing: {}{}", Missing(),
-                        job_.ResumeText()));
+  const std::string resume = job_.ResumeText();
+  job_.Fail(left_over_it_
+                ? fmt::format("no worker holds the parameters any more: the coordinator itself "
+                              "stood still for {:.1f} s, and workers wait {} for it "
+                              "(liveness.timeout){}",
+                              Seconds(overslept_), FormatDurationSeconds(Seconds(job_.timeout)),
+                              resume.empty() ? "; no checkpoint was written" : resume)
+                : fmt::format("no worker holds the parameters any more; missing: {}{}", Missing(),
+                              resume));
   return false;
 }
 
@@ -466,8 +484,13 @@ void Coordinator::WarnOfNoCheckpoint() {
 // not to blame.
 void Coordinator::On(const Disconnected& event) {
   if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
-  if (Member* member = job_.members.Find(event.connection))
-    job_.Disconnected(*member, event.reason);
+  Member* member = job_.members.Find(event.connection);
+  if (member == nullptr) return;
+  if (job_.now >= overslept_until_) return job_.Disconnected(*member, event.reason);
+  left_over_it_ = true;
+  job_.Disconnected(*member, fmt::format("its connection ended while the coordinator itself stood "
+                                         "still for {:.1f} s",
+                                         Seconds(overslept_)));
 }
 
 // A connection is a stranger's until its Hello was accepted. A message that cannot be right ends
@@ -672,6 +695,7 @@ void Coordinator::NoteClosed(const RoundRecord& record) {
   const double took = record.commit - (last.commit > 0 ? last.commit : record.start);
   last.commit = record.commit;
   last.reason = record.reason;
+  left_over_it_ = false;
   last.contributors = 0;
   for (const ContributorRecord& part : record.contributors)
     last.contributors += part.part.value == 0;

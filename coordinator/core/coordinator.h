@@ -148,6 +148,11 @@ class Coordinator {
   std::string stop_reason_;
   Time timer_ = kNever;  // in the shell's time
   Time reading_until_;   // after a stop of this process: nobody is judged before
+  // The last stop that was so long that workers may have left over it, and until when their ends
+  // come in.
+  Duration overslept_{};
+  Time overslept_until_;
+  bool left_over_it_ = false;  // somebody has, and no round has closed since
   LastClosed last_closed_;
   Resumed resumed_;
 };

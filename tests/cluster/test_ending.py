@@ -34,6 +34,24 @@ class Ending(ClusterTest):
             else:
                 self.check_all_have_the_last(job)
 
+    def test_a_coordinator_that_stood_still_blames_nobody_for_leaving(self):
+        with Job(2, job__rounds=100000, emulate__unit_time="2ms", liveness__timeout="1s", checkpoint__every_rounds=5) as job:
+            job.start()
+            job.wait_for_rounds(12)
+            job.processes["coordinator"].send_signal(signal.SIGSTOP)
+            for index in range(2):
+                self.assertEqual(job.wait(f"worker{index}"), 1)
+            job.processes["coordinator"].send_signal(signal.SIGCONT)
+            self.assertEqual(job.wait("coordinator"), 1)
+            reason = job.summary()["reason"]
+            self.assertRegex(reason, r"\Ano worker holds the parameters any more: the coordinator itself stood still for [\d.]+ s, and workers "
+                             r"wait 1s for it \(liveness.timeout\); the job can be resumed from its checkpoint after round \d+\Z")
+            self.assertIn(reason, job.log("coordinator").splitlines()[-1])
+            left = re.findall(r"worker \d is out: (.*)", job.log("coordinator"))
+            self.assertEqual(len(left), 2)
+            for why in left:
+                self.assertRegex(why, r"\Aits connection ended while the coordinator itself stood still for [\d.]+ s\Z")
+
     def test_workers_that_are_slow_to_the_end_have_the_last_parameters(self):
         for policy in ("backup", "flexrr"):
             with self.subTest(policy=policy), Job(3, policy__name=policy, emulate__unit_time="4ms", job__rounds=12) as job:
