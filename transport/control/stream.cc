@@ -13,6 +13,12 @@ using asio::redirect_error;
 using asio::use_awaitable;
 using asio::ip::tcp;
 
+namespace {
+// Boost.Asio joins small buffers up to that many bytes; a long one goes in records of twice as
+// many.
+constexpr std::size_t kLeastOfARecord = 8192;
+}  // namespace
+
 std::string Shown(const tcp::endpoint& endpoint) {
   const std::string host = endpoint.address().to_string();
   const std::string port = std::to_string(endpoint.port());
@@ -24,7 +30,10 @@ Error WhyEnded(const boost::system::error_code& failure) {
   return {ErrorCode::kClosed, closed ? "the other end closed the connection" : failure.message()};
 }
 
-Stream::Stream(tcp::socket socket) : socket_(std::move(socket)), guard_(socket_.native_handle()) {
+Stream::Stream(tcp::socket socket, std::uint64_t records_per_key)
+    : socket_(std::move(socket)),
+      guard_(socket_.native_handle()),
+      records_per_key_(records_per_key) {
   Failure ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
   remote_ = Shown(socket_.remote_endpoint(ignored));
@@ -65,6 +74,17 @@ asio::awaitable<std::size_t> Stream::ReadSome(asio::mutable_buffer into, Failure
 asio::awaitable<void> Stream::Write(const std::vector<asio::const_buffer>& buffers,
                                     Failure& failure) {
   if (tls_) {
+    if (records_ >= records_per_key_) {
+      records_ = 0;
+      // Goes out before what is written next.
+      if (SSL_key_update(tls_->native_handle(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
+        failure = asio::error::connection_aborted;
+        co_return;
+      }
+    }
+    for (const asio::const_buffer& buffer : buffers) {
+      records_ += buffer.size() / kLeastOfARecord + 1;
+    }
     co_await asio::async_write(*tls_, buffers, redirect_error(use_awaitable, failure));
   } else {
     co_await asio::async_write(socket_, buffers, redirect_error(use_awaitable, failure));

@@ -6,6 +6,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,9 +23,13 @@ namespace lockstep::transport::control {
 class Stream {
  public:
   using Failure = boost::system::error_code;
+  // Records of TLS that one key seals, at most. AES-GCM is good for 2^24.5 (RFC 8446, 5.5), and
+  // checkpoints are gigabytes.
+  static constexpr std::uint64_t kRecordsPerKey = 1u << 22;
 
   // A connected socket.
-  explicit Stream(boost::asio::ip::tcp::socket socket);
+  explicit Stream(boost::asio::ip::tcp::socket socket,
+                  std::uint64_t records_per_key = kRecordsPerKey);
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
@@ -59,6 +64,8 @@ class Stream {
   ForkGuard guard_;
   std::shared_ptr<TlsContext> context_;
   std::unique_ptr<boost::asio::ssl::stream<boost::asio::ip::tcp::socket&>> tls_;
+  const std::uint64_t records_per_key_;
+  std::uint64_t records_ = 0;  // sealed by the present key, or fewer
   std::string remote_;
   std::string local_host_;
 };

@@ -2,10 +2,15 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
+#include <algorithm>
+#include <array>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 #include <boost/asio/ssl.hpp>
 #include <thread>
 
 #include "tests/unit/control/control_fixture.h"
+#include "transport/control/stream.h"
 
 namespace lockstep::transport::control {
 namespace {
@@ -130,6 +135,70 @@ TEST_F(TlsTest, ACertificateInPlaceOfTheKeyIsNotBelieved) {
   const auto connected = TryConnect(options);
   ASSERT_FALSE(connected.ok());
   EXPECT_EQ(connected.error().code, ErrorCode::kRefused);
+}
+
+// Of one end: how often the other one has changed its keys.
+std::shared_ptr<TlsContext> CountKeyUpdates(TlsRole role, int* count) {
+  auto tls = std::make_shared<TlsContext>(role, SecretOf('a'));
+  SSL_CTX* context = tls->context().native_handle();
+  SSL_CTX_set_msg_callback(context, [](int written, int /*version*/, int type, const void* bytes,
+                                       std::size_t size, SSL* /*ssl*/, void* counted) {
+    const auto* message = static_cast<const unsigned char*>(bytes);
+    if (written == 0 && type == SSL3_RT_HANDSHAKE && size > 0 && message[0] == SSL3_MT_KEY_UPDATE) {
+      ++*static_cast<int*>(counted);
+    }
+  });
+  SSL_CTX_set_msg_callback_arg(context, count);
+  return tls;
+}
+
+// Both ends write at once, so that keys change while the other direction is under way.
+TEST(ControlStream, ChangesItsKeys) {
+  namespace asio = boost::asio;
+  using asio::ip::tcp;
+  constexpr std::size_t kChunk = 40000;
+  constexpr std::size_t kChunks = 60;
+  constexpr std::uint64_t kRecordsPerKey = 50;
+  asio::io_context io;
+  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  tcp::socket connecting(io);
+  connecting.connect(acceptor.local_endpoint());
+  Stream client(std::move(connecting), kRecordsPerKey);
+  Stream server(acceptor.accept(), kRecordsPerKey);
+  std::array<int, 2> changed{};
+  std::array<std::size_t, 2> wrong{};
+  std::array<std::size_t, 2> came{};
+  const auto write = [&](Stream& stream) -> asio::awaitable<void> {
+    const std::string chunk(kChunk, 'x');
+    const std::vector<asio::const_buffer> buffers = {asio::buffer(chunk)};
+    for (std::size_t i = 0; i < kChunks; ++i) {
+      Stream::Failure failure;
+      co_await stream.Write(buffers, failure);
+      EXPECT_FALSE(failure) << failure.message();
+    }
+  };
+  const auto run = [&](Stream& stream, TlsRole role, std::size_t end) -> asio::awaitable<void> {
+    const Status secured = co_await stream.Secure(CountKeyUpdates(role, &changed[end]), role);
+    EXPECT_TRUE(secured.ok());
+    asio::co_spawn(io, write(stream), asio::detached);
+    std::string buffer(30000, '\0');
+    Stream::Failure failure;
+    while (came[end] < kChunk * kChunks && !failure) {
+      const std::size_t got = co_await stream.ReadSome(asio::buffer(buffer), failure);
+      came[end] += got;
+      wrong[end] +=
+          got - static_cast<std::size_t>(std::count(
+                    buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(got), 'x'));
+    }
+    EXPECT_FALSE(failure) << failure.message();
+  };
+  asio::co_spawn(io, run(client, TlsRole::kClient, 0), asio::detached);
+  asio::co_spawn(io, run(server, TlsRole::kServer, 1), asio::detached);
+  io.run_for(std::chrono::seconds(60));
+  EXPECT_EQ(came, (std::array<std::size_t, 2>{kChunk * kChunks, kChunk * kChunks}));
+  EXPECT_EQ(wrong, (std::array<std::size_t, 2>{}));
+  EXPECT_GE(changed[0], 3);
+  EXPECT_GE(changed[1], 3);
 }
 
 TEST_F(TlsTest, NothingIsReadableOnTheWire) {
