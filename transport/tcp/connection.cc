@@ -223,7 +223,7 @@ void Connection::Greet() {
 
 PathReport Connection::path() const {
   if (!tls_) return {.text = "tcp"};
-  return {.text = tls_->in_kernel() ? "tcp (TLS 1.3, kernel)" : "tcp (TLS 1.3)", .encrypted = true};
+  return {.text = "tcp (TLS 1.3)", .encrypted = true};
 }
 
 void Connection::WaitReadable() {

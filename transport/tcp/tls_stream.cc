@@ -1,8 +1,6 @@
 #include "transport/tcp/tls_stream.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <sys/socket.h>
@@ -10,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -92,7 +89,7 @@ TlsStream::TlsStream(SSL_CTX& context, tls::Role role, int socket, std::span<std
   SSL_set0_rbio(ssl_.get(), Bio::Make(this));
   SSL_set_msg_callback(ssl_.get(), OnTlsMessage);
   SSL_set_msg_callback_arg(ssl_.get(), this);
-  LetTheKernelSend();
+  SSL_set0_wbio(ssl_.get(), Bio::Make(this));
   if (role == tls::Role::kServer) {
     SSL_set_accept_state(ssl_.get());
   } else {
@@ -101,24 +98,6 @@ TlsStream::TlsStream(SSL_CTX& context, tls::Role role, int socket, std::span<std
 }
 
 TlsStream::~TlsStream() = default;
-
-// OpenSSL hands the keys over when it has made them, so the socket must be there from the
-// beginning.
-void TlsStream::LetTheKernelSend() {
-#ifdef TCP_ULP
-  constexpr std::string_view kTls = "tls";
-  if (::setsockopt(socket_, IPPROTO_TCP, TCP_ULP, kTls.data(), kTls.size()) == 0) {
-    SSL_set_options(ssl_.get(), SSL_OP_ENABLE_KTLS);
-    BIO* bio = BIO_new_socket(socket_, BIO_NOCLOSE);
-    LOCKSTEP_CHECK(bio != nullptr, "no memory for TLS");
-    SSL_set0_wbio(ssl_.get(), bio);
-    return;
-  }
-#endif
-  BufferWhatIsSent();
-}
-
-void TlsStream::BufferWhatIsSent() { SSL_set0_wbio(ssl_.get(), Bio::Make(this)); }
 
 void TlsStream::OnTlsMessage(int written, int /*version*/, int type, const void* bytes,
                              std::size_t size, SSL* /*ssl*/, void* stream) {
@@ -210,11 +189,7 @@ Result<TlsStream::Step> TlsStream::Handshake() {
     return Fail({ErrorCode::kRefused, "the other end does not prove the job key"});
   }
   done_ = true;
-  in_kernel_ = BIO_get_ktls_send(SSL_get_wbio(ssl_.get()));
-  if (!in_kernel_) {
-    BufferWhatIsSent();
-    out_.reserve(kOutBytes);
-  }
+  out_.reserve(kOutBytes);
   return Step::kDone;
 }
 
@@ -272,19 +247,6 @@ Status TlsStream::Encrypt(const iovec& from, std::size_t& taken) {
 
 Result<Moved> TlsStream::Write(std::span<const iovec> from) {
   LOCKSTEP_CHECK(done_ && !failed_, "no TLS connection");
-  if (in_kernel_) {
-    if (from.empty()) return Moved{};
-    msghdr message{};
-    // msghdr is for reading and writing alike; these bytes are only read.
-    message.msg_iov = const_cast<iovec*>(from.data());
-    message.msg_iovlen = from.size();
-    for (;;) {
-      const ssize_t put = ::sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (put >= 0) return Moved{.bytes = static_cast<std::size_t>(put)};
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return Moved{.blocked = true};
-      if (errno != EINTR) return Fail(SocketError("write", errno));
-    }
-  }
   std::size_t taken = 0;
   if (Status flushed = Flush(); !flushed) return flushed.error();
   if (!owes()) {

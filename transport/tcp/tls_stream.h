@@ -3,8 +3,8 @@
 // What arrives is read into scratch memory that connections share and decrypted from there to where
 // it belongs, so all of it has to be taken before another connection's turn: Read until it says
 // `blocked`. What is written is encrypted at once into a buffer of the connection's own, so bytes
-// that Write has taken are not read again. Where the kernel has TLS it encrypts what is sent, out
-// of the caller's memory.
+// that Write has taken are not read again. The kernel's own TLS is not used: it keeps one key for
+// the life of a connection (before Linux 6.14).
 #pragma once
 
 #include <sys/uio.h>
@@ -30,8 +30,7 @@ Error SocketError(const char* doing, int error);
 
 class TlsStream {
  public:
-  // Records that one key seals. AES-GCM is good for 2^24.5 (RFC 8446, 5.5); the kernel's is not
-  // changed, see docs/transports.md.
+  // Records that one key seals. AES-GCM is good for 2^24.5 (RFC 8446, 5.5).
   static constexpr std::uint64_t kRecordsPerKey = 1u << 22;
   static constexpr std::size_t kScratchBytes = 64u << 10;
 
@@ -59,7 +58,6 @@ class TlsStream {
   // Announces the end of this connection, if the socket takes that at once.
   void SayGoodbye();
 
-  bool in_kernel() const { return in_kernel_; }
   // How often the other end has changed its keys.
   std::uint64_t keys_changed() const { return keys_changed_; }
 
@@ -69,8 +67,6 @@ class TlsStream {
   static void OnTlsMessage(int written, int version, int type, const void* bytes, std::size_t size,
                            SSL* ssl, void* stream);
 
-  void LetTheKernelSend();
-  void BufferWhatIsSent();
   Result<Moved> Receive();
   Status Flush();
   Status Encrypt(const iovec& from, std::size_t& taken);
@@ -87,7 +83,6 @@ class TlsStream {
   bool socket_empty_ = false;  // at the last look
   bool done_ = false;
   bool failed_ = false;
-  bool in_kernel_ = false;
   std::uint64_t records_ = 0;       // sealed by the present key
   std::uint64_t bytes_read_ = 0;    // off the socket
   std::uint64_t keys_changed_ = 0;  // by the other end
