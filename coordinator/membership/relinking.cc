@@ -110,9 +110,11 @@ void Relinking::GiveUp(const Pair& ends, Link* link) {
   job_->members.SetMending(ends.first.worker, ends.second.worker, false);
   link->given_up = true;
   job_->Log(LogLevel::kWarning,
-            "worker {} and worker {} cannot reach each other, {} tries to connect them anew have "
-            "failed",
-            ends.first.worker, ends.second.worker, link->tries);
+            "worker {} and worker {} cannot reach each other: connecting them again has failed {} "
+            "and is given up; the job avoids that link where it can, check the network between "
+            "the two",
+            ends.first.worker, ends.second.worker,
+            link->tries == 1 ? "once" : fmt::format("{} times", link->tries));
 }
 
 void Relinking::Advance() {

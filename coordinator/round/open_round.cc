@@ -344,7 +344,8 @@ void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
     work_.ExtendRevoke(worker, job_->now);  // whether it is lost is another question
     return;
   }
-  job_->Log(LogLevel::kInfo, "round {}: worker {} is fenced: {}", round(), worker, why);
+  job_->Log(LogLevel::kInfo, "round {}: worker {} is left out and its units go to others: {}",
+            round(), worker, why);
   NoteUnfinished(*view);
   const std::uint32_t order = ++job_->orders;
   job_->Send(job_->members.at(worker), msg::FenceRound{round(), order});

@@ -113,7 +113,7 @@ TEST(Golden, AwayAndNeeded) {
   s.Sealed(0, 1);
   s.AllPublishAndApply({0});
   s.Say("It has what it can keep of rounds that it does not apply.");
-  s.From(1, msg::Behind{{}, false, "2 rounds wait to be applied"});
+  s.From(1, msg::Behind{{}, false, "2 rounds have closed that it has not applied"});
   s.Sealed(0, 1);
   s.Say("Longer than job.quorum_timeout.");
   s.Quiet(true);

@@ -31,7 +31,7 @@ void ModelledWorker::LookForLoss(RoundId latest) {
   has_state_ = false;
   machine_->own.StopAll();
   host_->Send(msg::Behind{RoundId(next_.value > 0 ? next_.value - 1 : 0), next_.value > 0,
-                          "too many rounds wait to be applied", copies_});
+                          "more rounds have closed than it has room for", copies_});
 }
 
 void ModelledWorker::Publish(const msg::Commit& m) {

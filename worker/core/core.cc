@@ -464,7 +464,10 @@ void Core::FallBehind(const std::string& reason, bool clean) {
   catch_up_.End();
   taking_.EndCatchUp();
   own_.StopAll();
-  context_.Log(fmt::format("behind at round {}: {}", parameters_.next(), reason));
+  context_.Log(
+      fmt::format("this worker is behind at round {}: {}; it copies the parameters from another "
+                  "one, then goes on",
+                  parameters_.next(), reason));
   const bool has_any = clean && parameters_.next().value > 0;
   context_.Tell(msg::Behind{RoundId(has_any ? parameters_.next().value - 1 : 0), has_any, reason,
                             Sharded() ? taking_.order() : catch_up_.order()});
@@ -481,7 +484,10 @@ void Core::LookForLoss() {
   if (const auto reason = sums_.Lost(parameters_.next())) {
     FallBehind(fmt::format("round {}: {}", parameters_.next(), *reason));
   } else if (waiting > kSumBuffers) {
-    FallBehind(fmt::format("{} rounds wait to be applied", waiting));
+    FallBehind(
+        fmt::format("{} rounds have closed that it has not applied, and it has room for the sums "
+                    "of {}",
+                    waiting, kSumBuffers));
   }
 }
 
@@ -554,7 +560,10 @@ void Core::OnApplied(const event::OpDone& done) {
     return;
   }
   if (done.torn) {
-    FallBehind(fmt::format("round {}: a mapped sum changed while it was applied", round), false);
+    FallBehind(fmt::format("round {}: the worker whose sum it read in shared memory ended or "
+                           "went on meanwhile",
+                           round),
+               false);
     return;
   }
   LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == attempt,

@@ -259,7 +259,11 @@ bool RoundSums::OnOpDone(const event::OpDone& done) {
       // owner was quicker than who stands in for it, which is as it should be.
       made->making = Making::kVoid;
       if (made->owner == context_.config.self) {
-        context_.Log(fmt::format("round {}: an input changed under the reduction", commit_.round));
+        context_.Log(
+            fmt::format("round {}: another worker went on to its next round while this one added "
+                        "up its gradient; this sum is not used and is made anew where it is "
+                        "needed, nothing is lost",
+                        commit_.round));
       }
       return true;
     }
