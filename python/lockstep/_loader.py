@@ -22,7 +22,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from lockstep import _torch
 from lockstep._ahead import AheadInParts, Guess
-from lockstep._errors import UsageError
+from lockstep._errors import UsageError, say
 from lockstep._model import digest_inputs
 from lockstep._order import Order
 from lockstep._processes import Processes
@@ -31,6 +31,7 @@ from lockstep._session import Work
 from lockstep._stream import Stream, generators, is_stream, set_generators
 
 _LOOKED_AT = 16  # samples that the dataset's digest is made of
+_READ_AGAIN = 8  # of them: what flips an image or not is the same by chance every other time
 
 
 def warn_of_unused(loader: DataLoader[Any], order: Order) -> None:
@@ -53,19 +54,29 @@ def _pins(loader: DataLoader[Any]) -> bool:
     return True
 
 
-def dataset_digest(dataset: Dataset[Any], seed: int) -> str:
-    """To tell whether workers train on the same: of its size and a few of its samples. Nothing of a stream is read for it."""
+def dataset_digest(dataset: Dataset[Any], seed: int, *, warns: bool = False) -> str:
+    """To tell whether workers train on the same: of its size and a few of its samples. Nothing of a stream is read for it. `warns`:
+    of samples that are not the same when they are read again. All workers read alike, for the dataset may count what it reads."""
     if isinstance(dataset, IterableDataset):
         return f"stream of {type(dataset).__name__}"
     size = len(dataset)  # type: ignore[arg-type]
-    digest = hashlib.sha256(str(size).encode())
     state = generators()
-    for index in sorted({size * i // _LOOKED_AT for i in range(_LOOKED_AT)}):
-        seed_all(seed)
-        for data in digest_inputs([dataset[index]]):
-            digest.update(data)
+    samples = {index: _bytes_of(dataset, seed, index) for index in sorted({size * i // _LOOKED_AT for i in range(_LOOKED_AT)})}
+    again = list(samples)[:_READ_AGAIN]
+    changed = [index for index in again if _bytes_of(dataset, seed, index) != samples[index]]
     set_generators(state)
-    return digest.hexdigest()
+    if changed and warns:
+        say(
+            f"sample {changed[0]} of the dataset is another one when it is read again with the same seeds, so it draws from a "
+            "generator of its own: after a resume, or on another worker, samples have other augmentations; let it draw from torch, "
+            "random or numpy.random, which the job seeds for each sample"
+        )
+    return hashlib.sha256(str(size).encode() + b"".join(samples.values())).hexdigest()
+
+
+def _bytes_of(dataset: Dataset[Any], seed: int, index: int) -> bytes:
+    seed_all(seed)
+    return b"".join(digest_inputs([dataset[index]]))
 
 
 class Batches:

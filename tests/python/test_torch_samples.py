@@ -97,6 +97,26 @@ class ManyTest(SamplesTest):
                 harness.check_epochs(self, self.rounds(run_dir), count)
 
 
+class OwnGeneratorTest(SamplesTest):
+    DATA = """
+import random
+class Data(torch.utils.data.Dataset):
+    def __init__(self):
+        self.generator = random.Random(7)
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return torch.tensor([i / 64 * {draw}.choice((-1, 1))]), i % 2
+loader = DataLoader(Data(), batch_size=16, shuffle=True)
+"""
+
+    def test_a_dataset_that_draws_from_a_generator_of_its_own_is_told_so(self):
+        """It begins anew when the job goes on, and what it has drawn on one worker is not what it draws on another."""
+        own, seeded = (run(self.script(SCRIPT + self.DATA.format(draw=draw) + PREPARE + LOOP)) for draw in ("self.generator", "random"))
+        self.assert_one_line(own, 0, "of the dataset is another one when it is read again with the same seeds, so it draws from a generator of its own")
+        self.assertEqual((seeded.returncode, seeded.stderr), (0, ""), seeded)
+
+
 class RefusedTest(SamplesTest):
     OWN = """
 class Own(torch.utils.data.Sampler):
