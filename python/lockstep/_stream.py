@@ -9,7 +9,6 @@ where it ends before that. Whatever the dataset draws comes from a state of the 
 on all workers, so those that pass over the same stream see the same items in it.
 """
 
-import itertools
 import random
 import sys
 import warnings
@@ -24,6 +23,7 @@ from lockstep._samples import seed_all, seed_of
 from lockstep._session import Work
 
 _BEGUN = -3  # in the place of a position, for seeds
+_END = object()
 
 
 def is_stream(loader: DataLoader[Any]) -> bool:
@@ -57,6 +57,7 @@ class Stream:
         self._generators: Any = None
         self._seed, self._worker, self._workers = 0, 0, 1
         self._epoch = -1
+        self._taken = 0  # items of the part since it has begun
         if loader.num_workers > 0:
             warnings.warn(f"a stream is read in the training process: num_workers={loader.num_workers} is not used", stacklevel=4)
 
@@ -84,14 +85,23 @@ class Stream:
     def _restart(self, epoch: int) -> None:
         self._epoch = epoch
         seed_all(seed_of(self._seed, epoch, _BEGUN))
+        self._taken = 0
         self._items = iter(self._dataset)
-        if not self._sharded:
-            self._items = itertools.islice(self._items, self._worker, None, self._workers)
 
     def _next(self) -> Any:
-        for item in self._items:
-            return item
-        self._restart(self._epoch)
-        for item in self._items:
-            return item
-        raise UsageError(f"the stream has nothing for worker {self._worker} of {self._workers}: it has ended before")
+        """Asks the dataset for iterators when a part begins and never in it: with some, iter() begins the items anew."""
+        item = self._next_of_part()
+        if item is _END:
+            self._restart(self._epoch)
+            item = self._next_of_part()
+        if item is _END:
+            raise UsageError(f"the stream has nothing for worker {self._worker} of {self._workers}: it has ended before")
+        self._taken += 1
+        return item
+
+    def _next_of_part(self) -> Any:
+        if not self._sharded:
+            for _ in range(self._worker if self._taken == 0 else self._workers - 1):
+                if next(self._items, _END) is _END:
+                    return _END
+        return next(self._items, _END)

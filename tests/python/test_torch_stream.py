@@ -79,6 +79,31 @@ class StreamTest(TorchTest):
         self.assertGreater(len(rounds), before)
         harness.check_epochs(self, rounds, 200)
 
+    def test_a_dataset_is_asked_for_an_iterator_once_for_each_pass(self):
+        """With one that returns itself, as those of litdata, iter() begins the items anew."""
+        stream = SCRIPT + """
+class S(IterableDataset):
+    passes = 0
+    def __iter__(self):
+        self.passes, self.at = self.passes + 1, 0
+        return self
+    def __next__(self):
+        if self.at == 24:
+            raise StopIteration
+        self.at += 1
+        return torch.tensor([self.at / 24]), self.at % 2, self.at
+loader = DataLoader(S(), batch_size=4)
+model, opt, loader = job.prepare(model, opt, loader, epochs=2, samples=20{more})
+for epoch in range(2):
+    seen = []
+    for x, y, items in loader:
+        seen += items.tolist()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    assert (seen, loader.dataset.passes) == (list(range(1, 21)), epoch + 1), (seen, loader.dataset.passes)
+"""
+        self.assert_outcomes([(stream.format(more=more), 0, "") for more in (", sharded=True", "")])
+
     def test_what_is_refused_is_one_line(self):
         stream = SCRIPT + "class S(IterableDataset):\n    def __iter__(self):\n        {give}\nloader = DataLoader(S(), batch_size=4{more})\n"
         give = stream.format(give="yield from ((torch.zeros(1), 0),) * 3", more="")
