@@ -14,6 +14,7 @@ from lockstep._errors import Error, JobFailed, TryAgain, UsageError
 from lockstep._init import init
 from lockstep._session import Counted, Kind, Reduction, Session, Tensor, Work, version
 from lockstep._session import Job as JobDescription
+from lockstep._undivided import undivided
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "UsageError",
     "Work",
     "init",
+    "undivided",
     "version",
 ]

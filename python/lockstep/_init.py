@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from lockstep import _errors, _settings, _torch
+from lockstep import _errors, _settings, _torch, _undivided
 from lockstep._errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def init(
             "the script runs again in a loader process, which 'spawn' and 'forkserver' do for what it defines: let it begin the "
             "job within if __name__ == '__main__':, or say multiprocessing_context='fork' in the DataLoader"
         )
+    if _undivided.inside():
+        raise UsageError("lockstep.undivided() is for the line that makes a dataset: call lockstep.init() outside of it")
     if not 0 <= seed < 1 << 63:
         raise UsageError(f"seed: {seed} is not a whole number from 0 to 2^63 - 1")
     environment = os.environ

@@ -306,7 +306,7 @@ class Job:
         self._epochs = epochs
         self._model = model
         self._parameters = parameters
-        self._batches = _loader.Batches(loader, sharded=sharded)
+        self._batches = _loader.Batches(loader, sharded=sharded, samples=samples)
         self._join(settings, batch)
         self._seed = int(self._config["job.seed"])
         batch = int(self._config["job.global_batch"])
@@ -641,9 +641,6 @@ class Job:
             self._run, self._state = run, _State.IN_HAND
             self._log.begin()
             self._weight = None
-            if metrics := self._order.metrics(run.epoch):
-                how = {_order.LEAST: "min", _order.GREATEST: "max"}
-                self._log.add(metrics, how, len(run.samples), len(run.samples))
             self._steps_at_run = self._schedule_steps
             self._parameters.use(run.parameters, self._floats)
             if self._updates is None:
@@ -654,6 +651,8 @@ class Job:
                 self._optimizer.changed_by_update()
             asked = time.monotonic()
             values = self._batches.read_run(run)
+            if metrics := self._order.metrics(run.epoch) | self._batches.metrics():
+                self._log.add(metrics, _metrics.HOW, len(run.samples), len(run.samples))
             self.seed_run()
             batch = self._batches.collate(values)
             del values
@@ -679,6 +678,8 @@ class Job:
                 self._entry.pass_on()
                 if work.counted is not None:
                     self._order.check(work.counted)
+                    if self._batches is not None:
+                        self._batches.check(work.counted)
                     self._metrics = _metrics.Metrics(work.counted)
             if work.kind is Kind.UPDATE:
                 self._make_update(work)

@@ -27,7 +27,7 @@ from lockstep._model import digest_inputs
 from lockstep._order import Order
 from lockstep._processes import Processes
 from lockstep._samples import EVALUATION, Samples, seed_all
-from lockstep._session import Work
+from lockstep._session import Counted, Work
 from lockstep._stream import Stream, generators, is_stream, set_generators
 
 _LOOKED_AT = 16  # samples that the dataset's digest is made of
@@ -82,9 +82,9 @@ def _bytes_of(dataset: Dataset[Any], seed: int, index: int) -> bytes:
 class Batches:
     """The dataset's samples, collated as the script's loader does."""
 
-    def __init__(self, loader: DataLoader[Any], *, sharded: bool = False) -> None:
-        """`sharded`: a stream that shares itself out."""
-        self._stream = Stream(loader, sharded=sharded) if is_stream(loader) else None
+    def __init__(self, loader: DataLoader[Any], *, sharded: bool = False, samples: int = 0) -> None:
+        """`sharded`: a stream that shares itself out. `samples`: of an epoch, where it is a stream."""
+        self._stream = Stream(loader, sharded=sharded, samples=samples) if is_stream(loader) else None
         if sharded and self._stream is None:
             raise UsageError("sharded= is for an IterableDataset: of others the job shares out the samples")
         self._collate = loader.collate_fn
@@ -122,6 +122,15 @@ class Batches:
     def collate(self, values: Any) -> Any:
         batch = self._collate(values) if self._tensors is None else self._chosen(values)
         return pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
+
+    def metrics(self) -> dict[str, float]:
+        """To be logged with the run that was read last, the least and the greatest of a round."""
+        return {} if self._stream is None else self._stream.metrics()
+
+    def check(self, counted: Counted) -> None:
+        """A round that is committed."""
+        if self._stream is not None:
+            self._stream.check(counted)
 
     @property
     def ahead(self) -> int | None:

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
+from lockstep import _order, _stream
 from lockstep._errors import UsageError
-from lockstep._order import GREATEST, LEAST
 from lockstep._session import Counted, Reduction
 
 _MOST = 64  # metrics of a job, as the session has it
 _MOST_BYTES = 64  # of a name
 _MOST_WEIGHT = 2**31  # of a run, as the session has it
-_OURS = frozenset((LEAST, GREATEST))  # not for the script
+HOW = {_order.LEAST: "min", _order.GREATEST: "max", _stream.LEAST: "min", _stream.GREATEST: "max"}
+"""Metrics that are not for the script, and how they are reduced."""
 
 
 class Metrics(Mapping[str, float]):
@@ -38,7 +39,7 @@ class Metrics(Mapping[str, float]):
         if counted is not None:
             self.round, self.epoch, self.samples = counted.round, counted.epoch, counted.samples
             self.policy, self.slow_workers = counted.policy, counted.slow
-            self._values = {name: value for name, _, value in counted.metrics if name not in _OURS} | {"loss": counted.loss}
+            self._values = {name: value for name, _, value in counted.metrics if name not in HOW} | {"loss": counted.loss}
 
     def __getitem__(self, name: str) -> float:
         return self._values[name]

@@ -19,9 +19,9 @@ class StreamTest(TorchTest):
         """Of each epoch: which, and what the dataset has drawn for each."""
         return json.loads((self.folder / f"{worker}.json").read_text())
 
-    def run_worker(self, *words):
+    def run_worker(self, *words, says=""):
         done = run(WORKER, *words, f"save={self.folder}")
-        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertEqual((done.returncode, done.stderr), (0, says), done)
         return [[item for item, _ in epoch] for epoch in self.items(0)]
 
     def run_job(self, *words, workers, run_dir):
@@ -33,7 +33,8 @@ class StreamTest(TorchTest):
 
     def test_one_worker_has_the_stream_as_it_comes_and_again_where_it_ends(self):
         self.assertEqual(self.run_worker("length=200"), [list(range(200))] * 3)
-        self.assertEqual(self.run_worker("length=150"), [[*range(150), *range(50)]] * 3)
+        says = "lockstep: the stream of worker 0 has ended after 150 items, and its share of samples=200 is 200, so items come again: lower samples=\n"
+        self.assertEqual(self.run_worker("length=150", says=says), [[*range(150), *range(50)]] * 3)
         self.assertEqual(self.run_worker("length=230"), [list(range(200))] * 3)
 
     def test_each_worker_has_its_part(self):
@@ -104,6 +105,28 @@ for epoch in range(2):
 """
         self.assert_outcomes([(stream.format(more=more), 0, "") for more in (", sharded=True", "")])
 
+    def test_what_shares_itself_out_too_is_read_once_or_told(self):
+        """The launcher's variables tell a dataset of other workers, which get_worker_info() tells it with sharded=True."""
+        whole = ("environment", "environment-and-told", "fixed", "own-sharded", "made-undivided")
+        done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", HERE / "torch_parts.py", ",".join([*whole, "own", "alike", "whole"]))
+        self.assertEqual(done.returncode, 0, done)
+        outcomes = {kind: dict(re.findall(rf"^{kind} (\d) (.*)$", done.stdout, re.MULTILINE)) for kind in (*whole, "own", "alike", "whole")}
+        for kind in whole:
+            with self.subTest(kind):
+                parts = [json.loads(outcomes[kind][worker]) for worker in "01"]
+                for epoch in range(2):
+                    self.assertEqual([part[epoch] for part in parts], [list(range(worker, 96, 2)) for worker in range(2)])
+        self.assertEqual(json.loads(outcomes["alike"]["1"]), [[7] * 48] * 2)
+        says = [line for line in done.stderr.splitlines() if line.startswith("lockstep: the stream")]
+        self.assertEqual(len(says), 3, done.stderr)  # all of the job "own"
+        self.assertIn("lockstep: the stream begins with other items on other workers, and each worker takes one of every 2 items", says[0])
+        for worker in range(2):
+            line = f"lockstep: the stream of worker {worker} has ended after 24 items, and its share of samples=96 is 48, so items come again: if the dataset"
+            self.assertEqual([line in one for one in says].count(True), 1, says)
+        refused = [text for text in outcomes["whole"].values() if text.startswith("refused: ")]
+        self.assertGreater(len(refused), 0, outcomes["whole"])
+        self.assertIn("the first 4 items are the same on all workers: leave sharded=True out", refused[0])
+
     def test_what_is_refused_is_one_line(self):
         stream = SCRIPT + "class S(IterableDataset):\n    def __iter__(self):\n        {give}\nloader = DataLoader(S(), batch_size=4{more})\n"
         give = stream.format(give="yield from ((torch.zeros(1), 0),) * 3", more="")
@@ -117,6 +140,15 @@ for epoch in range(2):
              + LOOP + "assert job.metrics.round == 3\n", 0, ""),
             (stream.format(give="return iter(())", more="") + prepare.format(more=", samples=8") + LOOP, 2,
              "the stream has nothing for worker 0 of 1"),
+            (stream.format(give="return iter(())", more="") + prepare.format(more=", samples=8, sharded=True") + LOOP, 2,
+             "the stream has nothing for worker 0 of 1: it has ended before: give the dataset a shard for each worker"),
+            # As the dataset of litdata, within another one.
+            (SCRIPT + "class Empty(IterableDataset):\n    def __iter__(self): return iter([])\n"
+             "class StreamingDataset(Empty):\n    distributed_env = __import__('types').SimpleNamespace(global_rank=0, world_size=2)\n"
+             "StreamingDataset.__module__ = 'litdata.streaming.dataset'\n"
+             "class S(Empty):\n    def __init__(self): self.of = {'all': [StreamingDataset(), self]}\nloader = DataLoader(S(), batch_size=4)\n"
+             + prepare.format(more=", samples=8"), 2, "the StreamingDataset of litdata has been part 0 of 2 since it was made"),
+            ("import lockstep\nwith lockstep.undivided():\n    lockstep.init()\n", 2, "call lockstep.init() outside of it"),
             (SCRIPT + prepare.format(more=", samples=64"), 2, "samples= is for an IterableDataset"),
             (SCRIPT + prepare.format(more=", sharded=True"), 2, "sharded= is for an IterableDataset"),
             (SCRIPT + "import warnings; warnings.simplefilter('error', UserWarning)\nclass S(IterableDataset):\n    def __iter__(self): return iter([])\n"
