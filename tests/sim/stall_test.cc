@@ -25,7 +25,7 @@ double LongestGap(const std::string& policy, const std::string& slowdown) {
   auto options = ParseSimulateOptions(std::vector<std::string>{
       "--workers", "4", "--exchange", "full", "--unit-time=4ms", "--job.units=32",
       "--job.global_batch=64", "--train-samples=2048", "--job.rounds=300", "--job.epochs=0",
-      "--policy.name=" + policy, "--slowdown", slowdown, "--run-dir=" + (folder / "run").string()});
+      "--policy.name=" + policy, "--slowdown", slowdown, "--run-dir=" + folder / "run"});
   EXPECT_TRUE(options.ok()) << options.error().message;
   std::vector<double> commits;
   ModelCompute compute(options->unit, options->seed, Simulation::kStart, options->workers);
@@ -61,8 +61,8 @@ TEST_P(Stall, DelaysNoRoundForLong) {
 INSTANTIATE_TEST_SUITE_P(Policies, Stall,
                          ::testing::Values("flexrr", "backup", "deadline", "partial",
                                            "backup+flexrr", "deadline+flexrr", "auto"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& policy) {
+                           std::string name = policy.param;
                            std::ranges::replace(name, '+', '_');
                            return name;
                          });
