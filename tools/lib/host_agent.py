@@ -1,7 +1,7 @@
 """What tools/launch runs on each host of a job, under `ssh HOST python -c ...`, which reads this file from its standard input.
 
-Lines of JSON go both ways. In come `begin` once, then `start`, `signal`, `file` and `more`, and empty objects as signs of life; out go, after a
-line that is MARK, `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret comes in `begin`, so it is on no command
+Lines of JSON go both ways. In come `begin` once, then `start`, `signal`, `file`, `more` and `worker_0_ended`, and empty objects as signs of
+life; out go, after a line that is MARK, `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret comes in `begin`, so it is on no command
 line and in no environment; it lies in a folder for this user alone, with the job's config and the folder in which workers find the
 initial model.
 
@@ -29,6 +29,7 @@ PIECES_AHEAD = 16  # that no host need have taken yet: the launcher holds them i
 OUTPUT_END_S = 1.0  # for what is still in the pipe of a process that has ended, and may be held open by a child of it
 KILLED_S = 1.0  # for what was killed to be gone
 INITIAL = "initial"  # the file with worker 0's model, as python/lockstep/_initial.py calls it
+ENDED = "ended"  # the file that tells the others that no model comes any more
 # Becomes a program that ends with its parent (1 is PR_SET_PDEATHSIG, 9 is SIGKILL). Not between fork and exec: this process has threads.
 DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -76,7 +77,7 @@ class Agent:
                 self.heard = time.monotonic()
                 message = json.loads(line)
                 for name, handle in (("begin", self.begin), ("start", self.start), ("signal", self.signal), ("file", self.take_file),
-                                     ("more", self.send_more)):
+                                     ("more", self.send_more), ("worker_0_ended", self.note_end_of_worker_0)):
                     if name in message:
                         handle(message[name])
         except Unfit as error:
@@ -193,11 +194,14 @@ class Agent:
         self.processes[name] = process
         reader = threading.Thread(target=self._forward, args=(name, process.stdout.fileno()), daemon=True)
         reader.start()
-        threading.Thread(target=self._await, args=(name, process, reader), daemon=True).start()
+        sharing = threading.Event()
+        threading.Thread(target=self._await, args=(name, process, reader, sharing), daemon=True).start()
         if what["address_file"]:
             threading.Thread(target=self._tell_address, args=(process, what["address_file"], address), daemon=True).start()
         if what["shares_initial"]:
-            threading.Thread(target=self._share_initial, args=(process,), daemon=True).start()
+            threading.Thread(target=self._share_initial, args=(process, sharing), daemon=True).start()
+        else:
+            sharing.set()
 
     def _forward(self, name, output):
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -209,9 +213,10 @@ class Agent:
             if not data:
                 return
 
-    def _await(self, name, process, reader):
+    def _await(self, name, process, reader, sharing):
         status = process.wait()
         reader.join(OUTPUT_END_S)
+        sharing.wait()
         self.say({"ended": name, "status": status})
 
     @staticmethod
@@ -229,19 +234,30 @@ class Agent:
                     self.say({"address": file.read().strip()})
                 return
 
-    def _share_initial(self, process):
-        """The model of worker 0 goes to the other hosts once it is there; it is written beside its place and renamed."""
+    def _share_initial(self, process, begun):
+        """The model of worker 0 goes to the other hosts once it is there; it is written beside its place and renamed. `begun` once the
+        first piece is on its way, or none will be: the end of worker 0 is told after that."""
         path = os.path.join(self.initial, INITIAL)
-        while not self.shared and process.poll() is None and not self.over.wait(FILE_LOOK_S):
-            if os.path.exists(path):
-                self.shared = True
-                with open(path, "rb") as file:
-                    last = False
-                    while not last:
-                        self.room.acquire()
-                        piece = file.read(PIECE)
-                        last = not piece
-                        self.say({"file": {"data": base64.b64encode(piece).decode(), "last": last}})
+        try:
+            while not self.shared:
+                ended = process.poll() is not None  # looked at first: the model may have been the last that it did
+                if os.path.exists(path):
+                    self.shared = True
+                    self._send_pieces(path, begun)
+                elif ended or self.over.wait(FILE_LOOK_S):
+                    return
+        finally:
+            begun.set()
+
+    def _send_pieces(self, path, begun):
+        with open(path, "rb") as file:
+            last = False
+            while not last:
+                self.room.acquire()
+                piece = file.read(PIECE)
+                last = not piece
+                self.say({"file": {"data": base64.b64encode(piece).decode(), "last": last}})
+                begun.set()
 
     def send_more(self, pieces):
         for _ in range(pieces):
@@ -253,6 +269,10 @@ class Agent:
             file.write(base64.b64decode(piece["data"]))
         if piece["last"]:
             os.replace(part, os.path.join(self.initial, INITIAL))
+
+    def note_end_of_worker_0(self, _):
+        with open(os.path.join(self.initial, ENDED), "wb"):
+            pass
 
     def signal(self, what):
         process = self.processes.get(what["name"])

@@ -28,6 +28,7 @@ SILENCE_S = 60.0  # after so long without a beat everything at a host ends: its 
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 SSH_END_S = 5.0  # for ssh to end once its output has
 LONGEST_TALK = 1 << 16  # bytes in a line of a login shell: what is longer is none of our lines
+LONGEST_MESSAGE = 4 << 20  # bytes; the longest that an agent sends is a piece of a file, 1.4 MB
 SSH_FAILED = 255  # ssh's own status; any other is that of the command there
 NOT_FOUND = (126, 127)  # a shell's
 NAME = r"(?:[A-Za-z0-9_.-]+@)?(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)"
@@ -102,12 +103,35 @@ def _readable(line):
     return re.sub(r"[^ -~\u00a0-\uffff]", "", codecs.decode(line, "utf-8", "replace")).strip()
 
 
+def _all_numbers(value):
+    return isinstance(value, list) and all(isinstance(one, int) for one in value)
+
+
+def _all_texts(value):
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
+
+
+# What an agent sends, as host_agent.py has it: keys, and the types of their values.
+FORMS = (
+    {"ready": {"connection": str, "processors": _all_numbers, "lists": _all_texts, "programs": str | None, "secret": str, "config": str | None,
+               "initial": str}},
+    {"error": str}, {"address": str}, {"out": str, "text": str}, {"ended": str, "status": int}, {"file": {"data": str, "last": bool}},
+)
+
+
+def _fits(value, form):
+    if isinstance(form, dict):
+        return isinstance(value, dict) and value.keys() == form.keys() and all(_fits(value[key], form[key]) for key in form)
+    return form(value) if form in (_all_numbers, _all_texts) else isinstance(value, form)
+
+
 def _message(line):
+    """None: no agent has written that."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) else None
+    return message if any(_fits(message, form) for form in FORMS) else None
 
 
 def _line(message):
@@ -210,7 +234,7 @@ class Link:
             if self.found:
                 message = _message(line)
                 if message is None:
-                    self.failure = self.failure or f"what comes from there is not the agent's: {_readable(line)[:200]}"
+                    self.failure = self.failure or f"unexpected output instead of the agent's: {_readable(line)[:200]}"
                     self.cut()
                     return None
                 found.append(message)
@@ -221,6 +245,9 @@ class Link:
                 self._note(line)
         if not self.found:
             self.buffer = self.buffer[-LONGEST_TALK:]
+        elif len(self.buffer) > LONGEST_MESSAGE:
+            self.cut(f"unexpected output instead of the agent's: a line of more than {LONGEST_MESSAGE >> 20} MiB")
+            return None
         return found
 
     def cut(self, failure=None):

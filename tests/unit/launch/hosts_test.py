@@ -51,10 +51,17 @@ if what != "tells-no-address":
     os.environ["SSH_CONNECTION"] = "127.0.0.1 55555 127.0.0.1 22"
 print("welcome to", host, end="", flush=True)
 os.environ["STAND_IN"] = host
-if what == "has-somebody-else-who-talks":
+ADDS = {"has-somebody-else-who-talks": (b"lockstep host agent", b"Broadcast message\\n"),
+        "tells-of-a-stranger": (b'{"out":', b'{"out": "worker 7", "text": "hello"}\\n'),
+        "tells-of-another-host": (b'{"out":', b'{"ended": "worker 0", "status": 0}\\n'),
+        "tells-nonsense": (b'{"out":', b'{"out": "worker 2", "text": 5}\\n'),
+        "never-ends-its-line": (b'{"out":', b"x" * (5 << 20))}
+if what in ADDS:
     agent = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE)
+    after, added = ADDS[what]
     for line in agent.stdout:
-        os.write(1, line + (b"Broadcast message\\n" if line == b"lockstep host agent\\n" else b""))
+        sys.stdout.buffer.write(line + (added if line.startswith(after) else b""))
+        sys.stdout.flush()
 else:
     agent = subprocess.Popen(["sh", "-c", command])
 status = agent.wait()  # a process of its own, as behind sshd: it outlives this one
@@ -200,7 +207,7 @@ class HostsTest(launch_test.LaunchTest):
                 ("a,other", (), "other: not reached by ssh: Host key verification failed."),
                 ("a,half", (), "half: ssh has closed its output and does not end"),
                 ("a,bad", (), "bad: not reached by ssh: ab\n"),
-                ("a,loud", (), "loud: what comes from there is not the agent's: Broadcast message"),
+                ("a,loud", (), "loud: unexpected output instead of the agent's: Broadcast message"),
                 ("a", ("--python", "python-of-nobody"), "a: there is no python-of-nobody (--python names another one): "),
                 ("a", ("--cwd", "/nowhere"), "a: no working directory /nowhere: No such file or directory"),
                 ("mute", (), "mute: no SSH_CONNECTION there to tell the coordinator's address: name it with --listen"),
@@ -289,6 +296,60 @@ class HostsTest(launch_test.LaunchTest):
         seen += process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
         self.assert_none_left(seen)
+
+    def test_a_host_whose_agent_talks_nonsense_is_lost_and_the_job_is_not(self):
+        for what, words in (("tells-of-a-stranger", "unexpected word of the agent: {'out': 'worker 7', 'text': 'hello'}"),
+                            ("tells-of-another-host", "unexpected word of the agent: {'ended': 'worker 0', 'status': 0}"),
+                            ("tells-nonsense", "unexpected output instead of the agent's: {\"out\": \"worker 2\", \"text\": 5}"),
+                            ("never-ends-its-line", "unexpected output instead of the agent's: a line of more than 4 MiB")):
+            with self.subTest(what):
+                (self.folder / "hosts").write_text(f"b {what}\n")
+                process = self.start(plan="wait")
+                seen = self.read_until(process, "worker 2 ended with status 1; the others go on if they are at least job.min_workers")
+                self.assertIn(f"launch      | b: {words}\n", seen)
+                process.send_signal(signal.SIGTERM)
+                seen += process.stdout.read()
+                self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+
+    def test_all_hosts_hear_that_worker_0_has_ended_before_it_had_a_model(self):
+        (self.folder / "lockstep").mkdir()
+        (self.folder / "lockstep/__init__.py").touch()
+        (self.folder / "lockstep/_place.py").write_text(f"import pathlib\ndef program(name):\n    return pathlib.Path({str(self.folder)!r}, name)\n")
+        script = self.folder / "script.py"
+        for model in (False, True):
+            script.write_text(textwrap.dedent(f"""
+                import os, pathlib, sys, threading
+                folder, worker = pathlib.Path(os.environ["LOCKSTEP_INITIAL"]), os.environ["LOCKSTEP_WORKER"]
+                if worker == "0":
+                    if {model}:
+                        (folder / "mine").write_bytes(bytes(20 << 20))
+                        os.replace(folder / "mine", folder / "initial")
+                    sys.exit(0)
+                while not (folder / "ended").exists():
+                    threading.Event().wait(0.02)
+                print("ended, with a model" if (folder / "initial").exists() else "ended", flush=True)
+                """))
+            launcher = textwrap.dedent(f"""
+                import importlib.machinery, importlib.util, sys
+                loader = importlib.machinery.SourceFileLoader("launch", {LAUNCH!r})
+                launch = importlib.util.module_from_spec(importlib.util.spec_from_loader("launch", loader))
+                loader.exec_module(launch)
+                options = launch.make_parser().parse_args(sys.argv[1:])
+                options.program, options.package, options.script = ["python3", {str(script)!r}], True, {str(script)!r}
+                sys.exit(launch.launch(launch.checked(options)))
+                """)
+            command = self.command("--env", f"PYTHONPATH={self.folder}")
+            with self.subTest(model=model):
+                process = subprocess.Popen([sys.executable, "-B", "-c", launcher, *command[command.index(LAUNCH) + 1:]], stdout=subprocess.PIPE,
+                                           stderr=subprocess.STDOUT, text=True, cwd=self.folder, stdin=subprocess.DEVNULL)
+                self.addCleanup(process.stdout.close)
+                self.addCleanup(lambda process=process: process.poll() is None and process.kill())
+                seen = "".join(self.read_until(process, "| ended") for _ in range(2))
+                for worker in (1, 2):
+                    self.assertIn(f"worker {worker}    | ended{', with a model' if model else ''}\n", seen)
+                process.send_signal(signal.SIGTERM)
+                seen += process.stdout.read()
+                self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
 
     def test_a_host_that_is_lost_before_its_workers_are_started_is_told_and_its_workers_are_lost(self):
         go = self.folder / "go"
