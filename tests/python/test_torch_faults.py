@@ -125,6 +125,27 @@ class OneWorkerEndsTest(FaultsTest):
         self.assertEqual(done.stdout.count("Traceback"), 1, done.stdout)
 
 
+class StatusTest(FaultsTest):
+    """Of `lockstep run`, where the job has completed."""
+
+    def test_a_script_that_fails_after_the_job(self):
+        done = lockstep_run("-n", 2, "--run-dir", self.folder / "run",
+                            self.script(SCRIPT + "if second: torch.save(model.state_dict(), '/no/such/folder/model.pt')\n"))
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("the job has completed, but the program of worker 1 has failed after it: exit status 1\n", done.stdout)
+
+    def test_a_worker_that_is_stopped_for_good(self):
+        """The launcher ends with the job, and misses the worker that saves."""
+        for stopped, status in (("1", 0), ("0", 1)):
+            with self.subTest(stopped):
+                script = SCRIPT.replace('== "1"', f'== "{stopped}"').replace("#batch\n", "if here(): os.kill(os.getpid(), signal.SIGSTOP)\n")
+                done = lockstep_run("-n", 2, "--run-dir", self.folder / f"run{stopped}", "--set", "liveness.timeout=3s", self.script(script))
+                self.assertEqual(done.returncode, status, done)
+                self.assertIn(f"coordinator warning worker {stopped} is out: no ", done.stdout)
+                self.assertRegex(done.stdout, f"launch +\\| worker {stopped} ended with status 1\n")
+                self.assertEqual("worker 0, which saves the model in most scripts, has failed: exit status 1" in done.stdout, status == 1, done)
+
+
 class NotANumberTest(FaultsTest):
     BAD = 37  # its place in each epoch's order, too
 

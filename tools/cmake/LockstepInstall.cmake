@@ -20,6 +20,7 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" DESTINATION
         FILES_MATCHING PATTERN "*.py")
 install(FILES "${PROJECT_SOURCE_DIR}/tools/lib/control_http.py" "${PROJECT_SOURCE_DIR}/tools/lib/host_agent.py"
               "${PROJECT_SOURCE_DIR}/tools/lib/job_hosts.py" "${PROJECT_SOURCE_DIR}/tools/lib/processors.py" "${PROJECT_SOURCE_DIR}/tools/lib/command_line.py"
+              "${PROJECT_SOURCE_DIR}/tools/lib/worker_slots.py"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep")
 
 install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets

@@ -290,7 +290,7 @@ class HostsTest(launch_test.LaunchTest):
         process = self.start("--restart-workers", "3", plan="wait")
         seen = self.read_until(process, "all joined")
         os.kill(self.agents()["b"], signal.SIGKILL)
-        seen += self.read_until(process, "worker 2 ended with status 1; the others go on if they are at least job.min_workers")
+        seen += self.read_until(process, "worker 2 ended with status 1; the others continue if they are at least job.min_workers")
         self.assertIn("launch      | b: the connection is lost: ssh ended with status 255\n", seen)  # not the shell's welcome
         process.send_signal(signal.SIGTERM)
         seen += process.stdout.read()
@@ -305,7 +305,7 @@ class HostsTest(launch_test.LaunchTest):
             with self.subTest(what):
                 (self.folder / "hosts").write_text(f"b {what}\n")
                 process = self.start(plan="wait")
-                seen = self.read_until(process, "worker 2 ended with status 1; the others go on if they are at least job.min_workers")
+                seen = self.read_until(process, "worker 2 ended with status 1; the others continue if they are at least job.min_workers")
                 self.assertIn(f"launch      | b: {words}\n", seen)
                 process.send_signal(signal.SIGTERM)
                 seen += process.stdout.read()
@@ -361,7 +361,7 @@ class HostsTest(launch_test.LaunchTest):
         os.kill(self.agents()["b"], signal.SIGKILL)
         self.read_until(process, "b: the connection is lost: ")
         open(go, "w").close()
-        self.read_until(process, "worker 2 ended with status 1; the others go on if they are at least job.min_workers")
+        self.read_until(process, "worker 2 ended with status 1; the others continue if they are at least job.min_workers")
         process.send_signal(signal.SIGTERM)
         seen = process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 7, seen)

@@ -12,10 +12,13 @@ import tempfile
 import textwrap
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools/lib"))
+LIB = Path(__file__).resolve().parents[3] / "tools/lib"
+sys.path.insert(0, str(LIB))
 import processors  # noqa: E402
+import worker_slots  # noqa: E402
 
 LAUNCH = None  # the path under test, from the command line
 TIMEOUT_S = 60
@@ -23,11 +26,14 @@ ONE_SIGNAL_S = 0.5  # the launcher's
 
 # Both stand-ins speak through a socket on loopback, so that the tests wait for events only. The coordinator prints a line for each
 # worker that comes and does what its script (an argument to --plan.do=) says: the worker's first line is its id and its process id.
+# --plan.out= names a worker that it puts out then, and --plan.until= a file that it waits for before it ends.
 COORDINATOR = """
 import os, signal, socket, sys, threading
 arguments = sys.argv[1:]
 value = lambda name: arguments[arguments.index(name) + 1]
-plan = next((a.split("=", 1)[1] for a in arguments if a.startswith("--plan.do=")), "finish")
+planned = lambda key, otherwise=None: next((a.split("=", 1)[1] for a in arguments if a.startswith(f"--plan.{key}=")), otherwise)
+plan = planned("do", "finish")
+log = lambda level, text: print("12:34:56.789 coordinator", level, text, flush=True)
 run_dir, workers = value("--run-dir"), int(value("--workers"))
 os.makedirs(run_dir, exist_ok=True)
 def stopped(number, _):
@@ -62,8 +68,12 @@ channels = []
 joins = workers + {"one-more": 1, "three-more": 3}.get(plan, 0)
 while len(channels) < joins:
     channel, _ = listener.accept()
-    print("joined:", channel.makefile().readline().strip(), flush=True)
+    said = channel.makefile().readline().strip()
+    print("joined:", said, flush=True)
+    log("info", f"worker {said.split()[0]} (incarnation 1) joins from 127.0.0.1:1, host h, cpu")
     channels.append(channel)
+    if planned("out") and len(channels) == workers:
+        log("warning", f"worker {planned('out')} is out: {planned('why', 'no unit finished for 2.0 s')}")
 print("all joined", flush=True)
 signal.signal(signal.SIGUSR1, lambda *_: [channel.sendall(b"print\\n") for channel in channels])
 if plan == "progress":
@@ -72,18 +82,27 @@ if plan == "progress":
 if plan in ("wait", "stubborn", "progress"):
     while True:
         signal.pause()
+if plan == "fail-at-last":
+    for channel in channels:
+        channel.shutdown(socket.SHUT_RDWR)
+while planned("until") and not os.path.exists(planned("until")):
+    threading.Event().wait(0.02)
 print("final line", flush=True)
-sys.exit(3 if plan == "exit3" else 0)
+sys.exit(1 if plan == "fail-at-last" else 3 if plan == "exit3" else 0)
 """
 
 WORKER = """
 import os, socket, sys
+import signal
 arguments = sys.argv[1:]
 value = lambda name: arguments[arguments.index(name) + 1]
 slot = value("--id")
 print("worker arguments:", *arguments[4:], flush=True)
 print("worker's secret:", value("--secret-file"), flush=True)
 died = os.path.join(os.path.dirname(os.path.abspath(__file__)), "died")
+if os.environ.get("WORKER_LOOKS_IN_VAIN") == slot and os.path.exists(died):
+    print("looks for the coordinator", flush=True)
+    signal.pause()
 if os.environ.get("WORKER_BAD_USAGE") == slot:
     print("worker: --device: no such device", file=sys.stderr)
     sys.exit(2)
@@ -110,6 +129,7 @@ if os.environ.get("WORKERS_DIE"):
     sys.exit(5)
 for line in channel.makefile():
     print("still here", flush=True)
+sys.exit(int(os.environ.get("WORKER_LOST", "0")))
 """
 
 
@@ -150,9 +170,12 @@ class LaunchTest(unittest.TestCase):
                               cwd=self.folder, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})},
                               preexec_fn=only and (lambda: os.sched_setaffinity(0, only)))
 
-    def start(self, *arguments, **options):
-        process = subprocess.Popen(self.command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, cwd=self.folder, stdin=subprocess.DEVNULL)
+    def start(self, *arguments, env=None, **options):
+        return self.start_command(self.command(*arguments, **options), env)
+
+    def start_command(self, command, env=None):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder,
+                                   stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
         self.addCleanup(process.stdout.close)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         return process
@@ -273,7 +296,7 @@ class LaunchTest(unittest.TestCase):
                               stdin=subprocess.DEVNULL)
         self.assertEqual(done.stderr, "")
 
-    def after_the_job(self):
+    def after_the_job(self, *settings, seconds=None):
         """A launcher whose job has completed and whose programs go on, with what it has said so far, and what lets them end."""
         program, mark = self.folder / "own.py", self.folder / "mark"
         program.write_text(textwrap.dedent("""
@@ -286,9 +309,10 @@ class LaunchTest(unittest.TestCase):
                 threading.Event().wait(0.05)
             print("saved", flush=True)
             """))
-        process = subprocess.Popen([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
-                                    "--", sys.executable, str(program), str(mark)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   cwd=self.folder, stdin=subprocess.DEVNULL)
+        command = [sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder), *settings,
+                   "--", sys.executable, str(program), str(mark)]
+        process = subprocess.Popen(self.with_other_times(command, **seconds) if seconds else command, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, cwd=self.folder, stdin=subprocess.DEVNULL)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait, TIMEOUT_S)
         return process, self.read_until(process, "the job is over; waiting for the program of worker 0, 1 to end"), mark
@@ -301,14 +325,84 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(seen.count("| saved\n"), 2, seen)
         self.assertNotIn("SIGTERM", seen)
 
+    def test_what_a_program_that_has_left_does_after_its_job_is_waited_for(self):
+        process, seen, mark = self.after_the_job("--set", "plan.out=1", "--set", "plan.why=it leaves: the worker ends", seconds={"WORKERS_END_S": 0.0, "AFTER_S": 0.1})
+        mark.touch()
+        seen += process.stdout.read()
+        self.assertEqual((process.wait(TIMEOUT_S), seen.count("| saved\n")), (0, 2), seen)
+
     def test_what_a_program_does_after_its_job_is_ended_by_a_signal(self):
         process, seen, _ = self.after_the_job()
         process.send_signal(signal.SIGINT)
         seen += process.stdout.read()
-        self.assertEqual(process.wait(TIMEOUT_S), 0)
+        self.assertEqual(process.wait(TIMEOUT_S), 130)
         self.assertIn("SIGINT: the job is over, and what does not end is ended", seen)
-        self.assertIn("SIGTERM to what does not end: worker 0, 1", seen)
+        self.assertIn("worker 0, 1 do not end: SIGTERM", seen)
         self.assert_none_left(seen)
+
+    def command_of(self, program, *settings, seconds=None):
+        """A job of two that completes, with this text as its workers' program, which begins as a member."""
+        file = self.folder / "own.py"
+        file.write_text(textwrap.dedent("""
+            import os, signal, socket, sys
+            host, port = os.environ["LOCKSTEP_COORDINATOR"].rsplit(":", 1)
+            channel = socket.create_connection((host, int(port)))
+            worker = os.environ["LOCKSTEP_WORKER"]
+            channel.sendall(f"{worker} {os.getpid()}\\n".encode())
+            """) + textwrap.dedent(program))
+        command = [sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
+                   *(word for setting in settings for word in ("--set", setting)), "--", sys.executable, str(file)]
+        return self.with_other_times(command, **seconds) if seconds else command
+
+    def job_of(self, program, *settings, **options):
+        done = self.run_command(self.command_of(program, *settings, **options))
+        self.assertNotIn("Traceback", done.stdout + done.stderr)
+        self.assert_none_left(done.stdout)
+        return done
+
+    def test_a_program_that_fails_after_its_job_is_the_launchers_status(self):
+        saves = "worker 0, which saves the model in most scripts, has failed"
+        for failing, settings, status, why in (("01", (), 1, saves), ("0", (), 1, saves), ("1", (), 1, "the program of worker 1 has failed after it"),
+                                               ("0", ("plan.out=0",), 1, saves), ("1", ("plan.out=1",), 0, ""), ("", (), 0, "")):
+            with self.subTest(failing, settings=settings):
+                done = self.job_of(f"channel.recv(1)\nsys.exit(9 if worker in '{failing}' else 0)\n" if failing else "channel.recv(1)\n", *settings)
+                self.assertEqual(done.returncode, status, done)
+                said = f"launch      | the job has completed, but {why}: exit status 1\n"
+                self.assertEqual(said in done.stdout, status == 1, done.stdout)
+
+    def test_a_program_that_ends_with_its_job_has_been_in_it_to_the_end(self):
+        """The launcher hears of its end before the coordinator's."""
+        end = self.folder / "end"
+        process = self.start_command(self.command_of("sys.exit(9) if worker == '1' else channel.recv(1)\n", f"plan.until={end}"))
+        seen = self.read_until(process, "worker 1 ended with status 9")
+        end.touch()
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 1, seen)
+
+    def test_a_program_that_was_put_out_and_is_stopped_does_not_keep_the_launcher(self):
+        for out, status in ((("plan.out=1",), 0), ((), 1)):  # the second one is not missed by the end of the job
+            with self.subTest(out):
+                done = self.job_of("""
+                    if worker == "1":
+                        os.kill(os.getpid(), signal.SIGSTOP)
+                        sys.exit(9)
+                    channel.recv(1)
+                    """, *out)
+                self.assertEqual(done.returncode, status, done)
+                self.assertIn("launch      | worker 1 ended with status 9\n", done.stdout)
+
+    def test_a_program_that_was_put_out_and_hangs_is_ended(self):
+        mark = self.folder / "hangs"
+        hangs = f"""
+            if worker == "1":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                open({str(mark)!r}, "w").close()
+                signal.pause()
+            channel.recv(1)
+            """
+        done = self.job_of(hangs, "plan.out=1", f"plan.until={mark}", seconds={"WORKERS_END_S": 0.0, "TERM_S": 0.1})
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("launch      | worker 1 does not end: SIGKILL\n", done.stdout)
 
     def run_program(self, program):
         return subprocess.run([sys.executable, "-B", LAUNCH, "-n", "2", "--run-dir", str(self.run_dir), "--build-dir", str(self.folder),
@@ -397,7 +491,7 @@ class LaunchTest(unittest.TestCase):
     def test_a_dead_worker_is_started_again_as_often_as_asked(self):
         done = self.run_to_end("--restart-workers", "1", plan="one-more", env={"WORKER_DIES": "1"})
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("worker 1 was ended by SIGKILL; started again (0 restarts left)", done.stdout)
+        self.assertIn("worker 1 was ended by SIGKILL; restarting it in 1 s (0 restarts left)", done.stdout)
         self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 2)
 
     def test_a_restarted_worker_that_finds_its_place_taken_tries_again(self):
@@ -405,23 +499,73 @@ class LaunchTest(unittest.TestCase):
         done = self.run_to_end("--restart-workers", "1", plan="three-more", env={"WORKER_COMES_TOO_EARLY": "1"})
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 4)
-        self.assertIn("worker 1 was ended by SIGKILL; started again (0 restarts left)", done.stdout)
+        self.assertIn("worker 1 was ended by SIGKILL; restarting it in 1 s (0 restarts left)", done.stdout)
         self.assertNotIn("the job ends", done.stdout)
-        self.assertEqual(done.stdout.count("there is no place for it now; started again each second, for 10 minutes at most"), 1)
+        self.assertEqual(done.stdout.count("the job has no place for it yet; it is restarted every second, for 10 minutes at most"), 1)
+
+    def with_other_times(self, command, waits=None, **seconds):
+        """The command with a launcher that has these constants."""
+        source = Path(LAUNCH).read_text()
+        for name, value in seconds.items():
+            source, count = re.subn(rf"^{name} = [0-9.]+", f"{name} = {value}", source, flags=re.MULTILINE)
+            self.assertEqual(count, 1, name)
+        other = self.folder / "launch-with-other-times"
+        changed = f"import worker_slots\nworker_slots.WAITS_S = {waits}\n" if waits else ""
+        other.write_text(f"import sys\nsys.path.insert(0, {str(LIB)!r})\n{changed}exec(compile({source!r}, {LAUNCH!r}, 'exec'), "
+                         f"{{'__name__': '__main__', '__file__': {LAUNCH!r}}})\n")
+        return [str(other) if word == LAUNCH else word for word in command]
+
+    def run_command(self, command, **env):
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL,
+                              env={**os.environ, **env})
 
     def test_a_program_that_has_no_place_for_too_long_has_failed(self):
-        source = Path(LAUNCH).read_text()
-        self.assertEqual(source.count("\nNO_PLACE_S = 600.0"), 1)
-        (self.folder / "hurried").write_text("import sys\nsource = open(%r).read().replace('NO_PLACE_S = 600.0', 'NO_PLACE_S = 0.0')\n"
-                                             "exec(compile(source, %r, 'exec'), {'__name__': '__main__', '__file__': %r})\n" % ((LAUNCH,) * 3))
-        command = self.command("--restart-workers", "3", plan="three-more")
-        command[command.index(LAUNCH)] = str(self.folder / "hurried")
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "WORKER_COMES_TOO_EARLY": "1"})
+        command = self.with_other_times(self.command("--restart-workers", "3", plan="three-more"), NO_PLACE_S=0.0, waits=(0,))
+        done = self.run_command(command, WORKER_COMES_TOO_EARLY="1")
         self.assertEqual(done.returncode, 0, done)
-        for left in (2, 1, 0):  # it is killed, and has no place twice
-            self.assertEqual(done.stdout.count(f"started again ({left} restarts left)"), 1, done.stdout)
-        self.assertNotIn("there is no place", done.stdout)
+        for left in ("2 restarts", "1 restart", "0 restarts"):  # it is killed, and has no place twice
+            self.assertEqual(done.stdout.count(f"restarting it in 0 s ({left} left)"), 1, done.stdout)
+        self.assertNotIn("no place", done.stdout)
+
+    def test_a_worker_that_keeps_dying_is_restarted_less_and_less_often(self):
+        process = self.start("--restart-workers", "3", plan="three-more", workers=1, env={"WORKERS_DIE": "1"})
+        seen = self.read_until(process, "worker 0 ended with status 5; restarting it in 1 s (2 restarts left)")
+        seen += self.read_until(process, "worker 0 ended with status 5; restarting it in 10 s (1 restart left)")
+        process.send_signal(signal.SIGTERM)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
+        self.assertEqual(len(re.findall(r"joined: 0 ", seen)), 2, seen)
+
+    def test_no_worker_is_started_for_a_job_that_is_over(self):
+        over = self.folder / "over"
+        process = self.start("--restart-workers", "3", "--set", f"plan.until={over}", plan="fail-at-last", env={"WORKER_LOST": "1"})
+        seen = "".join(self.read_until(process, "ended with status 1") for _ in range(2))
+        over.touch()
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 1, seen)
+        self.assertEqual(seen.count("worker arguments"), 2, seen)
+
+    def test_a_worker_that_looks_for_a_job_that_is_over_is_ended_soon(self):
+        command = self.with_other_times(self.command("--restart-workers", "1", plan="wait"), WORKERS_END_S=1000.0)
+        process = self.start_command(command, env={"WORKER_DIES": "1", "WORKER_LOOKS_IN_VAIN": "1"})
+        seen = self.read_until(process, "looks for the coordinator")
+        os.kill(int(re.search(r"pid (\d+)", seen)[1]), signal.SIGKILL)
+        self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL)
+        seen += process.stdout.read()
+        self.assertIn("worker 1 does not end: SIGTERM\n", seen)
+        self.assert_none_left(seen)
+
+    def test_what_was_put_out_and_does_not_end_is_replaced(self):
+        (self.folder / "lockstep-worker").write_text(f"#!{sys.executable}\n" + textwrap.dedent(WORKER).replace(
+            "for line in", "if slot == '1' and not os.path.exists(died):\n    open(died, 'w').close()\n"
+            "    os.kill(os.getpid(), signal.SIGSTOP)\n    signal.pause()\nfor line in").replace(
+            "host, port =", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nhost, port ="))
+        command = self.with_other_times(self.command("--restart-workers", "1", "--set", "plan.out=1", plan="one-more"), WORKERS_END_S=0.2, TERM_S=0.2)
+        done = self.run_command(command)
+        self.assertEqual(done.returncode, 0, done)
+        for line in ("worker 1 does not end: SIGTERM", "worker 1 does not end: SIGKILL", "worker 1 was ended by SIGKILL; restarting it in 1 s (0 restarts left)"):
+            self.assertIn(f"launch      | {line}\n", done.stdout)
+        self.assertEqual(len(re.findall(r"joined: 1 ", done.stdout)), 2)
 
     def test_a_worker_that_was_told_nonsense_ends_the_job(self):
         done = self.run_to_end(plan="wait", env={"WORKER_BAD_USAGE": "0"})
@@ -565,6 +709,38 @@ class LaunchTest(unittest.TestCase):
         os.kill(int(pid), signal.SIGKILL)  # makes it print
         self.assertEqual(process.wait(TIMEOUT_S), 7)
         self.assert_none_left(seen)
+
+
+class SlotTest(unittest.TestCase):
+    def test_waits_grow_while_processes_live_shortly(self):
+        slot, now = worker_slots.Slot(restarts=10), 0.0
+        with unittest.mock.patch.object(worker_slots.time, "monotonic", lambda: now):
+            waits = []
+            for lived in (5, 5, 5, 5, 5, 59, 61, 5):
+                slot.starts_now()
+                now += lived
+                waits.append(slot.wait_for_restart())
+                now += waits[-1]
+                self.assertEqual(slot.again, now)
+        self.assertEqual(waits, [1, 10, 20, 40, 60, 60, 1, 10])
+        self.assertEqual(slot.restarts, 2)
+
+    def test_a_word_about_the_process_before_is_none_about_this_one(self):
+        slot = worker_slots.Slot(restarts=1)
+        joins, out = "1 coordinator info worker 1 (incarnation 1) joins from h:1, host h, pid 1, cpu", "1 coordinator warning worker 1 is out: gone"
+        slot.starts_now()
+        worker_slots.take(joins, {1: slot})
+        worker_slots.take(out, {1: slot})
+        self.assertTrue(slot.put_out)
+        slot.starts_now()
+        worker_slots.take(out, {1: slot})
+        self.assertFalse(slot.put_out)
+        self.assertTrue(slot.came_too_late)
+        worker_slots.take(joins, {1: slot})
+        self.assertFalse(slot.came_too_late)
+        worker_slots.take(out.replace("gone", "it leaves: ValueError"), {1: slot})
+        self.assertFalse(slot.put_out)
+        self.assertIsNotNone(slot.out_since)
 
 
 if __name__ == "__main__":

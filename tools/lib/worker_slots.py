@@ -1,0 +1,70 @@
+"""What the launcher knows of each worker's slot: whether the job counts its process as a member, and when to start the next one.
+
+The coordinator's log tells of members: it has a line for each worker that joins, and a warning for each that is out. Both reach the
+launcher in order, also from another host.
+"""
+
+import dataclasses
+import re
+import time
+
+# In seconds. The first wait is long enough to see that a coordinator has ended, and its workers with it. The second one is
+# liveness.timeout as it is by default: a newcomer that cannot reach a dead member is put out until the coordinator has missed that one.
+WAITS_S = (1, 10, 20, 40, 60)
+SOON_S = 60.0  # a process that has lived longer has worked: the next wait is the first one again
+JOINS = re.compile(r" coordinator info worker (\d+) \(incarnation \d+\) joins from ")
+OUT = re.compile(r" coordinator warning worker (\d+) is out: (it leaves: )?")
+
+
+@dataclasses.dataclass
+class Slot:
+    restarts: int  # that are left
+    began: float | None = None  # when its process was started; None: none has been
+    starts: int = 0
+    joined: bool = False  # this process is a member, or was one
+    out_since: float | None = None  # the job goes on without this process
+    left: bool = False  # it is out because it has said that it leaves
+    status: int | None = None  # of the last process, once it has ended
+    short_lives: int = 0  # of the processes before, without one that lived long
+    again: float | None = None  # when to start the next process
+    no_place_since: float | None = None
+
+    def starts_now(self):
+        self.began, self.starts = time.monotonic(), self.starts + 1
+        self.joined, self.out_since, self.left, self.status, self.again = False, None, False, None, None
+
+    def wait_for_restart(self):
+        """Uses up a restart; returns how long to wait for it."""
+        self.restarts -= 1
+        soon = self.starts > 1 and time.monotonic() - self.began < SOON_S
+        self.short_lives = self.short_lives + 1 if soon else 0
+        wait = WAITS_S[min(self.short_lives, len(WAITS_S) - 1)]
+        self.again = time.monotonic() + wait
+        return wait
+
+    @property
+    def put_out(self):
+        """By the coordinator: the process has no part in the job any more, and may hang."""
+        return self.out_since is not None and not self.left
+
+    @property
+    def came_too_late(self):
+        """Started again, and not in the job: once that is over, the process looks for it in vain."""
+        return self.starts > 1 and not self.joined
+
+    @property
+    def failed_after_the_job(self):
+        """It was in the job to its end, and has failed since."""
+        return self.joined and self.out_since is None and self.status not in (None, 0)
+
+
+def take(line, slots):
+    """A line of the coordinator's log, without colours. Of a process that has not joined nothing is said: it is about the one before."""
+    if found := JOINS.search(line):
+        slot = slots.get(int(found[1]))
+        if slot is not None:
+            slot.joined, slot.out_since = True, None
+    elif found := OUT.search(line):
+        slot = slots.get(int(found[1]))
+        if slot is not None and slot.joined and slot.out_since is None:
+            slot.out_since, slot.left = time.monotonic(), found[2] is not None
