@@ -8,15 +8,15 @@ import tempfile
 from lockstep import _place
 from lockstep._errors import Error
 
-_USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     a job on this machine
-       lockstep run --hosts A:WORKERS,B:WORKERS [options] SCRIPT [ARGUMENT ...]   on several, by ssh
-       lockstep status --run-dir DIR                                              how a running job is doing
-       lockstep ctl --run-dir DIR policy NAME                                     change a running job (and look at it)
-       lockstep doctor [--json FILE]                                              is this machine fit for it?
-       lockstep compare --out DIR [options] -- SCRIPT [ARGUMENT ...]              policies against slow-downs, one report
-       lockstep export RUN_DIR --tensorboard DIR --otlp FILE                      rounds for other tools
-       lockstep simulate [options]                                                thousands of workers on virtual time
-       lockstep coordinator [options]                                             lockstep-coordinator
+_USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     run a job on this machine
+       lockstep run --hosts A:WORKERS,B:WORKERS [options] SCRIPT [ARGUMENT ...]   run it on several, by ssh
+       lockstep status --run-dir DIR                                              show how a running job is doing
+       lockstep ctl --run-dir DIR policy NAME                                     change a running job, or look at it
+       lockstep doctor [--json FILE]                                              check whether this machine is fit for it
+       lockstep compare --out DIR [options] -- SCRIPT [ARGUMENT ...]              compare policies under slow-downs
+       lockstep export RUN_DIR --tensorboard DIR --otlp FILE                      hand the rounds on to other tools
+       lockstep simulate [options]                                                simulate thousands of workers
+       lockstep coordinator [options]                                             start a coordinator by itself
        lockstep --version
 
 Each command shows its options with --help."""
@@ -26,18 +26,21 @@ def _run(arguments: list[str]) -> int:
     launcher = _place.launcher()
     parser = launcher.make_parser()
     parser.prog = "lockstep run"
-    parser.description = "Starts SCRIPT as each of n workers of a job, with a coordinator, on this machine or on several hosts."
-    parser.epilog = "What --config and --set do not say of the job, the script says."
-    parser.add_argument("--policy", metavar="NAME", help="what is done about stragglers, as auto or backup; --set policy.name=NAME")
-    parser.add_argument("script", metavar="SCRIPT", help="in Python, with lockstep.init()")
-    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="of the script")
+    parser.description = "Start SCRIPT as each of n workers of a job, with a coordinator, on this machine or on several hosts."
+    parser.epilog = (
+        "Settings that are missing from --config and --set come from the script. The exit status is 0 if the job has completed, "
+        "the script of worker 0 has succeeded and no script has failed after the job."
+    )
+    parser.add_argument("--policy", metavar="NAME", help="how to handle stragglers, as auto or backup; sets policy.name")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python script that calls lockstep.init()")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="an argument of the script")
     rest.required = False  # older argparse says of what may be empty that it is missing
     options = parser.parse_args(arguments)
     options.package = True
     if options.hosts is None and options.hosts_file is None and not os.path.isfile(options.script):
         parser.error(f"there is no script {options.script}")
     if options.devices:
-        parser.error("--device: the script chooses its device")
+        parser.error("--device is for lockstep-worker; choose the device in the script")
     if options.policy is not None:
         options.settings.append(f"policy.name={options.policy}")
     if options.build_dir is None:

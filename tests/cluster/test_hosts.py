@@ -175,10 +175,10 @@ class OverHosts:
     def test_a_host_without_the_package_is_one_line(self):
         empty = self.folder / "empty"
         empty.mkdir()
-        self.assertRegex(self.refused("--env", f"PYTHONPATH={empty}"), r"lockstep: 10\.77\.0\.[23]: there is no lockstep for \S+python\S*: install ")
+        self.assertRegex(self.refused("--env", f"PYTHONPATH={empty}"), r"lockstep: 10\.77\.0\.[23]: \S+python\S* has no lockstep: install ")
 
     def test_a_host_that_is_not_there_is_one_line(self):
-        self.assertIn("lockstep: 10.77.0.9: not reached by ssh: ", self.refused(hosts="10.77.0.2,10.77.0.9"))
+        self.assertIn("lockstep: 10.77.0.9: ssh does not reach it: ", self.refused(hosts="10.77.0.2,10.77.0.9"))
 
 
 @unittest.skipUnless(namespaces.can_be_made(), "network namespaces cannot be made here (needs root)")
@@ -233,11 +233,11 @@ class WithSshd(OverHosts, ClusterTest):
         lines = known.read_text().splitlines()
         key = (self.folder / "unknown.pub").read_text().strip()
         known.write_text(f"{lines[0]}\n[10.77.0.3]:2222 {key}\n")
-        self.assertEqual(self.refused(), "lockstep: 10.77.0.3: not reached by ssh: Host key verification failed.\n")
+        self.assertEqual(self.refused(), "lockstep: 10.77.0.3: ssh does not reach it: Host key verification failed.\n")
 
     def test_a_key_that_is_not_allowed_is_one_line(self):
         (self.folder / "authorized").write_text((self.folder / "unknown.pub").read_text())
-        self.assertRegex(self.refused(), r"lockstep: 10.77.0.[23]: not reached by ssh: root@10.77.0.[23]: Permission denied \(publickey[a-z,-]*\)\.\n")
+        self.assertRegex(self.refused(), r"lockstep: 10.77.0.[23]: ssh does not reach it: root@10.77.0.[23]: Permission denied \(publickey[a-z,-]*\)\.\n")
 
 
 if __name__ == "__main__":

@@ -317,12 +317,12 @@ class RunTest(harness.ClusterTest):
         for arguments, message in (
                 (["run", "-n", "2", "no.py"], "there is no script no.py"),
                 (["run", "-n", "2", "x" * 300], "there is no script x"),
-                (["run", "-n", "0", HERE / "linear.py"], "-n wants at least one worker"),
+                (["run", "-n", "0", HERE / "linear.py"], "-n: expected at least one worker"),
                 (["run", HERE / "linear.py"], "required: -n"),
                 (["run", "-n", "2"], "required: SCRIPT\n"),
                 (["run", "-n", "2", "--slowdown", "worker=5,factor=2", HERE / "linear.py"], "the workers are 0 to 1"),
                 (["run", "-n", "2", "--slowdown", "pattern=disrupted,factor=2,length=1s,workers=3", HERE / "linear.py"], "the workers are 0 to 1"),
-                (["run", "-n", "2", "--device", "cpu", HERE / "linear.py"], "--device: the script chooses its device")):
+                (["run", "-n", "2", "--device", "cpu", HERE / "linear.py"], "--device is for lockstep-worker; choose the device in the script")):
             with self.subTest(arguments):
                 done = run("-m", "lockstep", *arguments)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -42,7 +42,7 @@ if os.getppid() == int(sys.argv[1]):
             try:
                 os.sched_setaffinity(0, map(int, sys.argv[2].split(",")))
             except OSError as error:  # as where a processor has gone since
-                print(f"not held to processors {sys.argv[2]}: {error.strerror}", file=sys.stderr)
+                print(f"not bound to processors {sys.argv[2]}: {error.strerror}", file=sys.stderr)
         os.execvp(sys.argv[3], sys.argv[3:])
     except OSError as error:
         print(f"{sys.argv[3]}: {error.strerror}", file=sys.stderr)
@@ -105,7 +105,7 @@ class Agent:
             if what["cwd"]:
                 os.chdir(what["cwd"])
         except OSError as error:
-            raise Unfit(f"no working directory {what['cwd']}: {error.strerror} (--cwd names another one)") from None
+            raise Unfit(f"no working directory {what['cwd']}: {error.strerror} (name another one with --cwd)") from None
         os.environ.update(what["env"])
         if what["script"] and not os.path.isfile(what["script"]):
             raise Unfit(f"there is no script {what['script']} in {os.getcwd()}")
@@ -149,7 +149,7 @@ class Agent:
             if found.returncode != 0:
                 last = (found.stderr.strip().splitlines() or ["no word"])[-1]
                 if "No module named 'lockstep'" in last:
-                    raise Unfit(f"there is no lockstep for {sys.executable}: install the wheel there, or name another --python")
+                    raise Unfit(f"{sys.executable} has no lockstep: install the wheel there, or name another Python with --python")
                 raise Unfit(f"lockstep of {sys.executable} cannot be used: {last}")
             folder = found.stdout.strip()
         else:
@@ -163,7 +163,7 @@ class Agent:
                 raise Unfit(f"{program} does not run: {(asked.stderr.strip().splitlines() or ['no word'])[-1]}")
             version = (asked.stdout.split() or ["?"])[-1]
             if version != what["version"]:
-                raise Unfit(f"it has lockstep {version} ({program}), and the launcher is of {what['version']}: let all have the same")
+                raise Unfit(f"{program} is lockstep {version}, and the launcher is {what['version']}: install the same version on all hosts")
         return folder
 
     @staticmethod
@@ -181,7 +181,7 @@ class Agent:
             raise Unfit(f"there is no {programs[0]} in {build_dir}")
         found = shutil.which(programs[0])
         if found is None:
-            raise Unfit(f"{programs[0]} is not on PATH: install lockstep there, or name its --build-dir")
+            raise Unfit(f"{programs[0]} is not on PATH: install lockstep there, or name its folder with --build-dir")
         return os.path.dirname(found)
 
     # --- processes

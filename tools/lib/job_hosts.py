@@ -52,11 +52,11 @@ class Host:
 def parse_host(text):
     found = re.fullmatch(rf"({NAME})(?::([0-9]{{1,9}}))?", text)
     if not found:
-        raise BadHosts(f"'{text}' is no host: expected NAME:WORKERS, as a:2 or user@a:2 or [::1]:2")
+        raise BadHosts(f"'{text}': expected NAME:WORKERS, as a:2 or user@a:2 or [::1]:2")
     user, _, name = found[1].rpartition("@")
     host = Host(name.strip("[]"), int(found[2] or 1), user or None)
     if not 1 <= host.workers <= 4096:
-        raise BadHosts(f"'{text}': a host has 1 to 4096 workers")
+        raise BadHosts(f"'{text}': expected 1 to 4096 workers")
     return host
 
 
@@ -72,7 +72,7 @@ def read(path):
     except OSError as error:
         raise BadHosts(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadHosts(f"{path}: is no UTF-8 text") from None
+        raise BadHosts(f"{path} is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
@@ -82,7 +82,7 @@ def read(path):
             for word in words[1:]:
                 key, equals, value = word.partition("=")
                 if not equals or key not in KEYS or not value:
-                    raise BadHosts(f"'{word}' is not KEY=VALUE with a key of {', '.join(KEYS)}")
+                    raise BadHosts(f"'{word}': expected KEY=VALUE, where KEY is one of {', '.join(KEYS)}")
                 setattr(host, key, value)
         except (BadHosts, ValueError) as error:
             raise BadHosts(f"{path}:{number}: {error}") from None
@@ -95,7 +95,7 @@ def read(path):
 def _unlike(hosts, where=""):
     for name, count in collections.Counter(host.name for host in hosts).items():
         if count > 1:
-            raise BadHosts(f"{where}{name} is there {count} times")
+            raise BadHosts(f"{where}{name} is named {count} times")
     return hosts
 
 
@@ -298,11 +298,11 @@ class Link:
         if self.found:
             failure = f"the connection is lost: {last}"
         elif status == SSH_FAILED:
-            failure = f"not reached by ssh: {last}"
+            failure = f"ssh does not reach it: {last}"
         elif status in NOT_FOUND:
-            failure = f"there is no {self.python} (--python names another one): {last}"
+            failure = f"there is no {self.python}; name its Python with --python: {last}"
         else:
-            failure = f"{self.python} does not run there (--python names another one): {last}"
+            failure = f"{self.python} does not run there; name another Python with --python: {last}"
         self.failure = self.failure or failure  # what the agent has said is more
 
     def close(self):

@@ -186,7 +186,7 @@ class HostsTest(launch_test.LaunchTest):
             """))
         done = self.run_to_end("--bind-to", "numa", "--", sys.executable, str(program))
         self.assertEqual(done.returncode, 0, done)
-        self.assertEqual(len(re.findall(r"worker [012] is held to processors [0-9,-]+\n", done.stdout)), 3, done)
+        self.assertEqual(len(re.findall(r"worker [012] is bound to processors [0-9,-]+\n", done.stdout)), 3, done)
         self.assertEqual(len(re.findall(r"held: [012] [0-9 ]+ threads \d+\n", done.stdout)), 3, done)
         some = launch_test.two_cores()
         done = self.run_to_end("--bind-to", "core", "--", sys.executable, str(program), only=some)
@@ -203,20 +203,20 @@ class HostsTest(launch_test.LaunchTest):
         (self.folder / "hosts").write_text("gone is-not-there\nother has-another-key\nmute tells-no-address\n"
                                            "half closes-its-output\nbad stutters\nloud has-somebody-else-who-talks\n")
         for hosts, more, message in (
-                ("a,gone", (), "gone: not reached by ssh: ssh: connect to host gone port 22: Connection refused"),
-                ("a,other", (), "other: not reached by ssh: Host key verification failed."),
+                ("a,gone", (), "gone: ssh does not reach it: ssh: connect to host gone port 22: Connection refused"),
+                ("a,other", (), "other: ssh does not reach it: Host key verification failed."),
                 ("a,half", (), "half: ssh has closed its output and does not end"),
-                ("a,bad", (), "bad: not reached by ssh: ab\n"),
+                ("a,bad", (), "bad: ssh does not reach it: ab\n"),
                 ("a,loud", (), "loud: unexpected output instead of the agent's: Broadcast message"),
-                ("a", ("--python", "python-of-nobody"), "a: there is no python-of-nobody (--python names another one): "),
+                ("a", ("--python", "python-of-nobody"), "a: there is no python-of-nobody; name its Python with --python: "),
                 ("a", ("--cwd", "/nowhere"), "a: no working directory /nowhere: No such file or directory"),
-                ("mute", (), "mute: no SSH_CONNECTION there to tell the coordinator's address: name it with --listen"),
-                ("a,b", (), "a was reached as 127.0.0.1, where the other hosts do not reach it")):
+                ("mute", (), "mute: SSH_CONNECTION is not set there, so the coordinator's address is unknown: name it with --listen"),
+                ("a,b", (), "ssh reached a at 127.0.0.1, where the other hosts cannot")):
             with self.subTest(hosts, more=more):
                 self.assertIn(message, self.refused(*more, hosts=("--hosts", hosts)))
 
     def test_another_version_or_none_is_one_line_and_status_2(self):
-        for name, body, message in (("lockstep-worker", "print('lockstep-worker 1.2.4')", "it has lockstep 1.2.4 ("),
+        for name, body, message in (("lockstep-worker", "print('lockstep-worker 1.2.4')", "is lockstep 1.2.4, and the launcher is 1.2.3"),
                                     ("lockstep-worker", "import sys; sys.exit('libfmt.so.9: not found')", "does not run: libfmt.so.9: not found"),
                                     ("lockstep-worker", None, "lockstep-worker")):
             with self.subTest(message):
@@ -228,27 +228,27 @@ class HostsTest(launch_test.LaunchTest):
 
     def test_wrong_usage_is_one_line_and_status_2(self):
         file = self.folder / "machines"
-        for text, message in (("a:2 colour=blue\n", "machines:1: 'colour=blue' is not KEY=VALUE with a key of user, port, python, cwd"),
-                              ("# none\n", "names no host"), ("a\n-oProxyCommand=x\n", "machines:2: '-oProxyCommand=x' is no host")):
+        for text, message in (("a:2 colour=blue\n", "machines:1: 'colour=blue': expected KEY=VALUE, where KEY is one of user, port, python, cwd"),
+                              ("# none\n", "names no host"), ("a\n-oProxyCommand=x\n", "machines:2: '-oProxyCommand=x': expected NAME:WORKERS")):
             file.write_text(text)
             with self.subTest(text):
                 self.assertIn(message, self.refused(hosts=("--hosts-file", str(file))))
-        for hosts, message in (("a:0", "1 to 4096 workers"), ("a b", "is no host"), ("a,a:2", "a is there 2 times"), ("", "'' is no host"), ("a:" + "9" * 5000, "is no host"),
-                               ("-l:2", "is no host")):
+        for hosts, message in (("a:0", "1 to 4096 workers"), ("a b", "expected NAME:WORKERS"), ("a,a:2", "a is named 2 times"), ("", "'': expected NAME:WORKERS"), ("a:" + "9" * 5000, "expected NAME:WORKERS"),
+                               ("-l:2", "expected NAME:WORKERS")):
             with self.subTest(hosts):
                 self.assertIn(message, self.refused(hosts=(f"--hosts={hosts}",)))
         self.assertIn("-n 5: the hosts have 3 workers", self.refused("-n", "5"))
         self.assertRegex(self.refused("-n", "5", hosts=("--hosts", "a:1")), r"-n 5: the hosts have 1 worker\n")
-        self.assertIn("one of them", self.refused("--hosts-file", "x"))
+        self.assertIn("exclude each other", self.refused("--hosts-file", "x"))
         self.assertIn("launch: --hosts-file: none: No such file or directory", self.refused(hosts=("--hosts-file", "none")))
         file.write_bytes(b"\xff\xfe")
-        self.assertIn(f"launch: --hosts-file: {file}: is no UTF-8 text", self.refused(hosts=("--hosts-file", str(file))))
+        self.assertIn(f"launch: --hosts-file: {file} is not UTF-8 text", self.refused(hosts=("--hosts-file", str(file))))
         os.mkfifo(self.folder / "fifo")
         for path in (self.folder / "fifo", "/dev/zero"):
             self.assertIn(f"launch: --hosts-file: {path}: is not a regular file", self.refused(hosts=("--hosts-file", str(path))))
-        self.assertIn("--env 1x=2: wants KEY=VALUE", self.refused("--env", "1x=2"))
-        self.assertIn("--env NOBODYS: there is no such variable here", self.refused("--env", "NOBODYS"))
-        self.assertIn("--python is for --hosts", self.refused(hosts=("-n", "2")))
+        self.assertIn("--env 1x=2: expected KEY=VALUE", self.refused("--env", "1x=2"))
+        self.assertIn("--env NOBODYS: this variable is not set here; say --env NOBODYS=VALUE", self.refused("--env", "NOBODYS"))
+        self.assertIn("--python needs --hosts", self.refused(hosts=("-n", "2")))
 
     def test_the_first_signal_goes_to_the_coordinator_and_the_second_kills_all(self):
         process = self.start(plan="stubborn")
@@ -377,7 +377,7 @@ class HostsTest(launch_test.LaunchTest):
         self.stop_again(process)
         seen += process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL, seen)
-        self.assertIn("launch      | b: it does not answer: the connection is cut\n", seen)
+        self.assertIn("launch      | b: no answer for 10 s: the connection is closed\n", seen)
         os.kill(agent, signal.SIGCONT)
         self.assert_none_left(seen)
         self.wait_until(lambda: not is_running(agent), "an agent is still there")

@@ -278,17 +278,17 @@ class LaunchTest(unittest.TestCase):
             self.assertEqual(done.stderr, "launch: --bind-to core: 2 workers and 1 core: not each can have one\n")
         else:
             for slot, cpu in enumerate(some):
-                self.assertIn(f"launch      | worker {slot} is held to processors {cpu}\n", done.stdout)
+                self.assertIn(f"launch      | worker {slot} is bound to processors {cpu}\n", done.stdout)
                 self.assertIn(f"worker {slot}    | held to {cpu}\n", done.stdout)
         done = self.run_to_end("--bind-to", "numa")
-        self.assertEqual((done.returncode, len(re.findall(r"\| worker [01] is held to processors [0-9,-]+\n", done.stdout))), (0, 2), done)
+        self.assertEqual((done.returncode, len(re.findall(r"\| worker [01] is bound to processors [0-9,-]+\n", done.stdout))), (0, 2), done)
         done = self.run_to_end("--bind-to", "core", only=some[:1])
         self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", "launch: --bind-to core: 2 workers and 1 core: not each can have one\n"))
         done = self.run_to_end("--bind-to", "socket")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--bind-to", done.stderr)
         done = self.run_to_end()
-        self.assertNotIn("is held to", done.stdout)
+        self.assertNotIn("is bound to", done.stdout)
 
     def test_who_reads_nothing_of_where_workers_are_held_ends_the_job_in_good_order(self):
         command = " ".join(map(shlex.quote, self.command("--bind-to", "numa")))
@@ -336,7 +336,7 @@ class LaunchTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         seen += process.stdout.read()
         self.assertEqual(process.wait(TIMEOUT_S), 130)
-        self.assertIn("SIGINT: the job is over, and what does not end is ended", seen)
+        self.assertIn("SIGINT: the job is over; ending the programs that still run", seen)
         self.assertIn("worker 0, 1 do not end: SIGTERM", seen)
         self.assert_none_left(seen)
 
@@ -411,8 +411,8 @@ class LaunchTest(unittest.TestCase):
     def test_a_program_that_is_not_there_is_told_before_anything_is_started(self):
         (self.folder / "script.py").write_text("")
         for program, words in (("nofile", "nofile: there is no such program on PATH"), ("./nofile", "./nofile: No such file or directory"),
-                               ("script.py", "script.py: there is no such program on PATH (for the file here: ./script.py)"),
-                               ("./script.py", "./script.py: is not executable"), ("/", "/: is no program")):
+                               ("script.py", "script.py: there is no such program on PATH; for the file in this folder say ./script.py"),
+                               ("./script.py", "./script.py is not executable"), ("/", "/ is no program")):
             done = self.run_program(program)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (2, "", f"launch: {words}\n"))
         self.assertFalse(self.run_dir.exists())
@@ -421,7 +421,7 @@ class LaunchTest(unittest.TestCase):
         for program, told in (("true", True), ("false", False)):
             done = self.run_program(program)
             self.assertEqual(done.returncode, 1, done)
-            lines = "launch      | they ended without having joined\nlaunch      | no worker is left: the job ends\n"
+            lines = "launch      | no worker has joined the job\nlaunch      | no worker is left: the job ends\n"
             self.assertEqual(lines in done.stdout, told, done.stdout)
 
     def test_the_coordinators_status_is_the_jobs(self):
