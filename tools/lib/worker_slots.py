@@ -9,7 +9,7 @@ import re
 import time
 
 # In seconds. The first wait is long enough to see that a coordinator has ended, and its workers with it. The second one is
-# liveness.timeout as it is by default: a newcomer that cannot reach a dead member is put out until the coordinator has missed that one.
+# liveness.timeout as it is by default: until the coordinator misses a dead member, a newcomer that cannot reach it is put out.
 WAITS_S = (1, 10, 20, 40, 60)
 SOON_S = 60.0  # a process that has lived longer has worked: the next wait is the first one again
 JOINS = re.compile(r" coordinator info worker (\d+) \(incarnation \d+\) joins from ")
@@ -59,7 +59,7 @@ class Slot:
 
 
 def take(line, slots):
-    """A line of the coordinator's log, without colours. Of a process that has not joined nothing is said: it is about the one before."""
+    """A line of the coordinator's log, without colours. While a process has not joined, the log speaks of the one before."""
     if found := JOINS.search(line):
         slot = slots.get(int(found[1]))
         if slot is not None:
