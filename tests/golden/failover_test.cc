@@ -114,7 +114,7 @@ TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
 
 TEST(Golden, WhoWasPutBehindHasAppliedTheRound) {
   Story s("Who was put behind for its silence is the last one left and has applied the round",
-          {.min_workers = 2});
+          {.min_workers = 3});
   s.Begin();
   for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
   s.AllPublishAndApply({0, 1, 2});

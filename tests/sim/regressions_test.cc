@@ -129,12 +129,11 @@ INSTANTIATE_TEST_SUITE_P(
              "--faults --seed 8 --workers 3 --policy.name=full "
              "--fault hang-reduction@0.1s:1,for=100s",
              false, 60},
-        // 0 has applied the round and is not heard; 1 lacks its sums, and dies while the job waits
-        // for a quorum of two.
+        // 0 has applied the round and is not heard; 1 lacks its sums, and dies while 0 is asked.
         Case{"WhoIsBehindHasAppliedTheRoundAndIsTheLastOne",
              "--faults --seed 13 --workers 2 --policy.name=full "
              "--fault one-way@Commit_20:0-1,for=1.5s --fault control-out@Commit_20:0,for=0.9s "
-             "--fault crash@FenceAttempt_0_of_round_20+0.4s:1"},
+             "--fault crash@FenceAttempt_0_of_round_20+0.1s:1"},
         // Nobody could own instead of them.
         Case{"AllReductionThreadsHang",
              "--faults --seed 8 --workers 3 --policy.name=full "

@@ -17,7 +17,8 @@ class ControlLink {
   struct Callbacks {
     std::function<void(msg::ToWorker)> on_message;  // control thread
     std::function<void(Error)> on_closed;           // control thread, once, last
-    std::function<msg::RunInHand()> run_in_hand;    // control thread: asked for with each ping
+    // Control thread: asked for with each ping. May be empty.
+    std::function<msg::RunInHand()> run_in_hand = nullptr;
   };
 
   // Blocks until connected (and, with a secret, proven) or until `timeout`, trying again while

@@ -13,7 +13,7 @@ using ::testing::Not;
 
 msg::RunInHand RunOf(double seconds) { return {FromSeconds(seconds).count(), 2}; }
 
-// One round is over, so that it is known what a unit takes.
+// Nothing is known of how long a unit takes, so the patience is ten times liveness.timeout.
 class HungRun : public ::testing::Test {
  protected:
   HungRun() {
@@ -26,23 +26,23 @@ class HungRun : public ::testing::Test {
 };
 
 TEST_F(HungRun, PutsOutAWorkerOfTheRound) {
-  s_.AnswerPing(2, RunOf(9));
+  s_.AnswerPing(2, RunOf(99));
   EXPECT_THAT(s_.text(), Not(HasSubstr("worker 2 is out")));
-  s_.AnswerPing(2, RunOf(10.5));
-  EXPECT_THAT(s_.text(), HasSubstr("worker 2 is out: no unit finished for 10.5 s"));
+  s_.AnswerPing(2, RunOf(100.5));
+  EXPECT_THAT(s_.text(), HasSubstr("worker 2 is out: no unit finished for 100.5 s"));
 }
 
 TEST_F(HungRun, PutsOutAWorkerThatIsBehind) {
   s_.From(2, msg::Behind{RoundId(0), true, "too many rounds wait"});
-  s_.AnswerPing(2, RunOf(9));
+  s_.AnswerPing(2, RunOf(99));
   EXPECT_THAT(s_.text(), Not(HasSubstr("worker 2 is out")));
-  s_.AnswerPing(2, RunOf(10.5));
-  EXPECT_THAT(s_.text(), HasSubstr("worker 2 is out: no unit finished for 10.5 s"));
+  s_.AnswerPing(2, RunOf(100.5));
+  EXPECT_THAT(s_.text(), HasSubstr("worker 2 is out: no unit finished for 100.5 s"));
 }
 
 TEST_F(HungRun, IsNotThatOfAProgramThatSaysItIsAway) {
   s_.From(2, msg::Away{FromSeconds(60).count(), "validation"});
-  s_.AnswerPing(2, RunOf(30));
+  s_.AnswerPing(2, RunOf(200));
   EXPECT_THAT(s_.text(), Not(HasSubstr("worker 2 is out")));
 }
 
