@@ -1,12 +1,13 @@
 """How this process gets into its job: where the coordinator is, or that one is started here, and what the workers say to each other
 before they join."""
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
-from lockstep import _errors, _initial, _launched, _session, _settings
+from lockstep import _errors, _initial, _launched, _launchers, _session, _settings
 from lockstep._own import OwnCoordinator
 from lockstep._session import Session
 
@@ -19,21 +20,28 @@ class Entry:
     secret_file: str | None
     data_host: str | None
     wanted: int | None  # this worker's number, where a launcher has given it one
-    launched: _launched.Launched | None
     slowdowns: str | None
     run_dir: str | None
     resume: bool | Literal["auto"]
     channel: _initial.Channel | None
     log_level: str
     connect_timeout: float  # seconds
+    launched: _launchers.Launched | None = None
     shared: bool = False  # the model has worker 0's values since `join`
     _own: OwnCoordinator | None = None
 
+    def look(self) -> None:
+        """For others that this process has been started with."""
+        if self.coordinator is None:
+            self.launched = _launched.surroundings()
+            self.wanted = self.launched.worker if self.launched else 0
+
     def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
         """The model has worker 0's values then, where the workers have been started together. `device`: where it is."""
+        self.look()  # the script may have begun a process group since
         meeting = None
         if self.launched is not None:
-            self.channel = meeting = _launched.Meeting(self.launched)
+            self.channel = meeting = _launched.Meeting(self.launched, self.secret_file)
         if self.channel is not None and self.wanted is not None:
             _initial.share(self.channel, self.wanted, model)
             self.shared = True
@@ -42,8 +50,10 @@ class Entry:
             if self.run_dir is None:  # nobody could read them
                 settings = {"checkpoint.every_epochs": "0"} | settings
             if meeting is not None:
-                self.coordinator, self.secret_file, self._own = meeting.coordinator(self.run_dir, self.secret_file, self.resume)
+                self.coordinator, self.secret_file, self._own = meeting.coordinator(self.run_dir, self.resume)
             else:
+                if warning := _launchers.warning(os.environ):
+                    _errors.say(warning)
                 self._own = OwnCoordinator(self.run_dir, resume=self.resume)
                 self.coordinator, self.secret_file = self._own.address, self._own.secret_file
         session = Session(

@@ -29,20 +29,21 @@ def init(
 ) -> "Job":
     """The job that this process is a worker of: call it before the model is made.
 
-    Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, started by torchrun, srun or
-    mpirun (of Open MPI; on several hosts with MASTER_ADDR), a job of those workers, whose coordinator worker 0 starts; else a job
-    of one, for which a coordinator is started here. `run_dir` is where the coordinator that is started leaves its records; with
-    `resume` it goes on from the newest checkpoint there, with "auto" if there is one (`lockstep run` has --resume instead).
+    Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, in a process group of
+    torch.distributed or started by torchrun, srun, mpirun or another launcher that is known (docs/pytorch.md), a job of those
+    workers, whose coordinator worker 0 starts; else a job of one, for which a coordinator is started here. `run_dir` is where the
+    coordinator that is started leaves its records; with `resume` it goes on from the newest checkpoint there, with "auto" if there
+    is one (`lockstep run` has --resume instead).
 
-    `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run`, torchrun, mpirun
-    or srun has started begin with the model of worker 0, others with that of their script, which must be the same.
+    `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run` or one of those
+    has started begin with the model of worker 0, others with that of their script, which must be the same.
     `connect_timeout`: for so many seconds a coordinator is tried that does not listen yet, as one that resumes with much to read.
     `settings` are further keys of the configuration, as {"policy.name": "auto"}; all workers must say the same. The job's own
     config and command line win over the script.
     """
     _errors.end_with_one_line()
     _torch.check()
-    from lockstep import _entry, _initial, _launched  # which take torch
+    from lockstep import _entry, _initial  # which take torch
     from lockstep._job import Job
 
     # Set by multiprocessing as long as it runs the script for what it defines.
@@ -74,7 +75,6 @@ def init(
         raise UsageError(f"connect_timeout: {connect_timeout!r} is not a number of seconds above 0")
     said = _settings.checked(settings or {})
     _settings.refuse_unused(said)
-    launched = _launched.surroundings() if address is None else None
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % (1 << 32))
@@ -83,8 +83,7 @@ def init(
         coordinator=address,
         secret_file=secret_file or environment.get("LOCKSTEP_SECRET_FILE") or None,
         data_host=data_host,
-        wanted=launched.worker if launched else int(wanted) if wanted else None,
-        launched=launched,
+        wanted=int(wanted) if wanted else None,
         slowdowns=environment.get("LOCKSTEP_SLOWDOWN") or None,
         run_dir=run_dir,
         resume=resume,
@@ -92,4 +91,5 @@ def init(
         log_level=environment.get("LOCKSTEP_LOG_LEVEL", log_level),
         connect_timeout=connect_timeout,
     )
+    entry.look()
     return Job(entry, seed=seed, settings=said)

@@ -1,14 +1,13 @@
 """The state that a new job begins with: worker 0's, as with DDP, so that a script need not seed what it makes at random.
 
 Parameters and buffers go from worker 0 to the others before they join, through a folder that `lockstep run` makes for the job, or
-the store of torchrun. Whether all have the same is the coordinator's to compare, before round 0. What does not fit another
+the store of torch.distributed. Whether all have the same is the coordinator's to compare, before round 0. What does not fit another
 worker's model is left alone: the comparison says it better. Where there is no such way to the others, the coordinator passes on the
 parameters (own_parameters in _session.py), and only those.
 
 In: a model. Out: the same model with worker 0's values, also on a worker that was started again.
 """
 
-import io
 import os
 import tempfile
 import time
@@ -18,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from lockstep import _safetensors
 from lockstep._errors import JobFailed
 
 _LOOK_S = 0.02
@@ -58,12 +58,10 @@ class Folder:
 
 def share(channel: Channel, worker: int, model: nn.Module) -> None:
     """The model has worker 0's values afterwards, if they fit."""
-    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {name: tensor for name, tensor in [*model.named_parameters(), *model.named_buffers()] if _safetensors.holds(tensor)}
     begun = channel.get("initial") if worker != 0 or channel.restarts else None
     if begun is None and worker == 0:
-        file = io.BytesIO()
-        torch.save({name: tensor.detach().cpu() for name, tensor in state.items()}, file)
-        channel.put("initial", file.getvalue())
+        channel.put("initial", _safetensors.pack(state))
         return
     end = time.monotonic() + _PATIENCE_S
     while begun is None:
@@ -76,7 +74,10 @@ def share(channel: Channel, worker: int, model: nn.Module) -> None:
         if time.monotonic() > end:
             raise JobFailed(f"worker 0 has not come to job.prepare in {_PATIENCE_S:.0f} s, so there is no state to begin with")
         time.sleep(_LOOK_S)
-    theirs = torch.load(io.BytesIO(begun), weights_only=True)
+    try:
+        theirs = _safetensors.unpack(begun)
+    except ValueError as error:
+        raise JobFailed(f"the initial model did not come from worker 0 as it was sent: {error}") from None
     if [(n, t.shape, t.dtype) for n, t in state.items()] != [(n, t.shape, t.dtype) for n, t in theirs.items()]:
         return
     with torch.no_grad():

@@ -1,22 +1,19 @@
-"""Workers that torchrun, mpirun or srun has started: which of how many this is, and how they find each other.
+"""Workers that one launcher has started: how they find each other, and the coordinator that worker 0 starts.
 
-Their meeting place is that of torch.distributed, the store at MASTER_ADDR and MASTER_PORT: torchrun's agent serves it, under mpirun
-and srun worker 0 does. Where those two are not said, what the launcher tells is enough for srun, and for mpirun on one host.
-Worker 0 starts the coordinator, which ends with it, and puts its address there. Its initial state goes the same way. So does the
-job's secret, unless all workers have one in a file: whoever reaches that store can read it, and what is put there, as of any job
-of torch.distributed.
+Their meeting place is that of torch.distributed: the store of the script's process group, where there is one, else a store at
+MASTER_ADDR and MASTER_PORT, which torchrun's agent serves or worker 0 does (_launchers.py says where that is). Worker 0 starts the
+coordinator, which ends with it, and puts its address there. Its initial state goes the same way. So does the job's secret, unless
+all workers have one in a file: whoever reaches that store can read it, and what is put there, as of any job of torch.distributed.
+With such a file, what comes out of the store is proven by it.
 """
 
+import hmac
 import ipaddress
 import json
 import os
-import re
 import socket
 import tempfile
 import time
-import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -24,104 +21,13 @@ from typing import Any, ClassVar, Literal
 import torch.distributed
 
 from lockstep._errors import JobFailed, UsageError
+from lockstep._launchers import Launched, launched, on_one_host
 from lockstep._own import OwnCoordinator
 
 _PATIENCE_S = 300.0
 _LOOK_S = 0.05
 _PIECE = 8 << 20  # bytes of a value; the store has many values, none of them large
-_PORTS = range(61000, 65000)  # above those that the kernel gives out
-
-# By launcher: the variables for this worker's number and for how many there are, and one that is there in its processes only.
-_LAUNCHERS = {
-    "torchrun": ("RANK", "WORLD_SIZE", "WORLD_SIZE"),
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID"),
-}
-# What is the same for all workers of one start, and another for others: of two that meet at one port none may take the other's job.
-_STARTS = {
-    "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
-    "mpirun": ("PMIX_NAMESPACE",),
-    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
-}
-
-
-@dataclass(frozen=True)
-class Launched:
-    """By whom, and where the others are met."""
-
-    launcher: str
-    worker: int
-    workers: int
-    host: str
-    port: int
-    serves: bool  # this worker serves the store
-    job: str  # of _STARTS
-    one_host: bool | None = None  # all workers are on one; None: the launcher does not tell
-    other_host: str = ""  # one of them that is not worker 0's, where the launcher tells
-
-
-def launched(environment: Mapping[str, str]) -> Launched | None:
-    """None: nobody has started more workers than this one."""
-    for launcher, (worker, workers, sign) in _LAUNCHERS.items():
-        if sign not in environment:
-            continue
-        numbers: list[int] = []
-        for name in (worker, workers):
-            text = environment.get(name, "")
-            if not text.isdecimal():
-                raise UsageError(f"{launcher} has started this, and {name} is {text!r}: expected a number")
-            numbers.append(int(text))
-        if numbers[1] <= 1:
-            return None
-        starts = [environment.get(name, "") for name in _STARTS[launcher]]
-        start = "/".join(starts)
-        host = environment.get("MASTER_ADDR") or _host_of_worker_0(launcher, environment)
-        port = environment.get("MASTER_PORT") or (str(_PORTS[zlib.crc32(start.encode()) % len(_PORTS)]) if any(starts) else "")
-        if not host or not port.isdecimal():
-            raise UsageError(
-                f"{launcher} has started {numbers[1]} workers: say with MASTER_ADDR and MASTER_PORT where they meet, as for "
-                "torch.distributed (the host of worker 0, and a port that is free there)"
-            )
-        agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        return Launched(
-            *(launcher, numbers[0], numbers[1], host, int(port)),
-            serves=not agent and numbers[0] == 0,
-            job=start,
-            one_host=_on_one_host(launcher, environment),
-            other_host=_last_host(environment.get("SLURM_STEP_NODELIST", "")) if launcher == "srun" else "",
-        )
-    return None
-
-
-def _on_one_host(launcher: str, environment: Mapping[str, str]) -> bool | None:
-    if launcher == "srun":
-        nodes = environment.get("SLURM_STEP_NUM_NODES")
-        return None if nodes is None else nodes == "1"
-    prefix = "" if launcher == "torchrun" else "OMPI_COMM_WORLD_"
-    here = environment.get(f"{prefix}LOCAL_WORLD_SIZE" if launcher == "torchrun" else f"{prefix}LOCAL_SIZE")
-    return None if here is None else here == environment.get(_LAUNCHERS[launcher][1])
-
-
-def _host_of_worker_0(launcher: str, environment: Mapping[str, str]) -> str:
-    """As far as the launcher tells; else nothing."""
-    of = environment.get
-    if launcher == "mpirun":
-        return "127.0.0.1" if of("OMPI_COMM_WORLD_LOCAL_SIZE") == of("OMPI_COMM_WORLD_SIZE") else ""
-    if launcher == "srun":
-        return "127.0.0.1" if of("SLURM_STEP_NUM_NODES") == "1" else _first_host(of("SLURM_STEP_NODELIST", ""))
-    return ""
-
-
-def _first_host(hosts: str) -> str:
-    """Of Slurm's lists: a1,b2; node[003-007,9]; r[1-2]n[01-16]."""
-    name = re.match(r"(?:[^,\[]|\[[^\]]*\])*", hosts)
-    return re.sub(r"\[([^-,\]]*)[^\]]*\]", r"\1", name.group()) if name else ""
-
-
-def _last_host(hosts: str) -> str:
-    """Of Slurm's lists, likewise."""
-    name = re.search(r"(?:[^,\[\]]|\[[^\]]*\])*\Z", hosts)
-    return re.sub(r"\[(?:[^\]]*[-,])?([^-,\]]*)\]", r"\1", name.group()) if name else ""
+_UNPROVEN = b"-"
 
 
 def _reached(address: str) -> bool:
@@ -185,10 +91,16 @@ class Meeting:
     _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of this process, for all its jobs
     _made = 0
 
-    def __init__(self, where: Launched) -> None:
+    def __init__(self, where: Launched, secret_file: str | None) -> None:
+        """`secret_file`: that all workers have, if they do."""
         self._where = where
+        self._secret_file = secret_file
+        self._key_of_proof = None if secret_file is None else _read(secret_file)
         self._number = Meeting._made
         Meeting._made += 1
+        if where.in_group:
+            self._store = _store_of_group()
+            return
         at = (where.host, where.port)
         if at not in Meeting._stores:
             Meeting._stores[at] = self._connected(where)
@@ -198,7 +110,11 @@ class Meeting:
     def _connected(where: Launched) -> Any:
         try:
             return torch.distributed.TCPStore(  # type: ignore[attr-defined]
-                where.host, where.port, is_master=where.serves, wait_for_workers=False, timeout=timedelta(seconds=_PATIENCE_S)
+                *(where.host, where.port),
+                is_master=where.serves,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=_PATIENCE_S),
+                multi_tenant=True,  # a process group that the script makes later serves the same port, in this process
             )
         except RuntimeError as error:
             line = str(error).splitlines()[0]
@@ -209,36 +125,53 @@ class Meeting:
 
     def put(self, name: str, data: bytes) -> None:
         """Each name once."""
-        pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
-        for i, piece in enumerate(pieces):
-            self._store.set(self._key(f"{name}/{i}"), piece)
-        self._store.add(self._key(name), len(pieces))
+        key = self._key(name)
+        try:
+            pieces = [data[at : at + _PIECE] for at in range(0, len(data), _PIECE)]
+            for i, piece in enumerate(pieces):
+                self._store.set(f"{key}/{i}", piece)
+            self._store.set(f"{key}/proof", self._proof(key, data))
+            self._store.add(key, len(pieces))
+        except RuntimeError as error:
+            raise self._gone(error) from None
 
     def get(self, name: str) -> bytes | None:
-        # How many pieces there are; a store of older torch cannot say whether it has a key, but it counts from 0.
-        count = self._store.add(self._key(name), 0)
-        return b"".join(self._store.get(self._key(f"{name}/{i}")) for i in range(count)) if count else None
+        key = self._key(name)
+        try:
+            # How many pieces there are; a store of older torch cannot say whether it has a key, but it counts from 0.
+            count = self._store.add(key, 0)
+            if count == 0:
+                return None
+            data = b"".join(self._store.get(f"{key}/{i}") for i in range(count))
+            proof = bytes(self._store.get(f"{key}/proof"))
+        except RuntimeError as error:
+            raise self._gone(error) from None
+        if (proof == _UNPROVEN) != (self._key_of_proof is None):
+            has, other = ("worker 0", "this worker") if self._key_of_proof is None else ("this worker", "worker 0")
+            raise UsageError(f"LOCKSTEP_SECRET_FILE: {has} has one and {other} has none; let all have the same, or none")
+        if not hmac.compare_digest(proof, self._proof(key, data)):
+            raise UsageError(
+                "LOCKSTEP_SECRET_FILE: what the store has of worker 0 was not made with this worker's secret; let all have the same"
+            )
+        return data
 
-    def coordinator(
-        self, run_dir: str | None, secret_file: str | None, resume: bool | Literal["auto"]
-    ) -> tuple[str, str, OwnCoordinator | None]:
-        """Its address, a file with its secret, and, on worker 0, what ends it. `secret_file`: that all workers have, if they do."""
+    def coordinator(self, run_dir: str | None, resume: bool | Literal["auto"]) -> tuple[str, str, OwnCoordinator | None]:
+        """Its address, a file with its secret, and, on worker 0, what ends it."""
         if self._where.worker == 0:
-            own = OwnCoordinator(run_dir, self._where.workers, listen_host(self._where), secret_file, resume)
-            told = None if secret_file else Path(own.secret_file).read_bytes().hex()
+            own = OwnCoordinator(run_dir, self._where.workers, listen_host(self._where), self._secret_file, resume)
+            told = None if self._secret_file else Path(own.secret_file).read_bytes().hex()
             self.put("job", json.dumps([own.address, told]).encode())
             return own.address, own.secret_file, own
-        end = time.monotonic() + _PATIENCE_S
+        # As long as worker 0 waits for it. Whether it resumes, where resume is "auto", only that one knows.
+        patience = OwnCoordinator.patience(resume) + _PATIENCE_S
+        end = time.monotonic() + patience
         while (job := self.get("job")) is None:
             if time.monotonic() > end:
-                raise JobFailed(f"worker 0 has started no coordinator in {_PATIENCE_S:.0f} s")
+                raise JobFailed(f"worker 0 has started no coordinator in {patience:.0f} s")
             time.sleep(_LOOK_S)
         address, secret = json.loads(job)
-        if (secret is None) != (secret_file is not None):
-            has, other = ("this worker", "worker 0") if secret_file else ("worker 0", "this worker")
-            raise UsageError(f"LOCKSTEP_SECRET_FILE: {has} has one and {other} has none; let all have the same, or none")
-        if secret_file:
-            return address, secret_file, None
+        if self._secret_file is not None:
+            return address, self._secret_file, None
         # For this user alone, as long as this object.
         self._secret = tempfile.NamedTemporaryFile(prefix="lockstep-")  # noqa: SIM115
         self._secret.write(bytes.fromhex(secret))
@@ -248,6 +181,57 @@ class Meeting:
     def _key(self, name: str) -> str:
         return f"lockstep/{self._where.job}/{self._number}/{name}"
 
+    def _proof(self, key: str, data: bytes) -> bytes:
+        """That who has put this under this key has the secret."""
+        if self._key_of_proof is None:
+            return _UNPROVEN
+        made = hmac.new(self._key_of_proof, f"lockstep meeting {key}\0".encode(), "sha256")
+        made.update(data)
+        return made.hexdigest().encode()
+
+    def _gone(self, error: RuntimeError) -> JobFailed:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        return JobFailed(f"worker 0 or {self._where.launcher}, which serves the store of the workers, has ended: {line}")
+
 
 def surroundings() -> Launched | None:
-    return launched(os.environ)
+    """None: there are no others that this process knows of."""
+    return _group() or launched(os.environ)
+
+
+def _group() -> Launched | None:
+    """The script's process group, or that of who has started it, as Ray's TorchTrainer."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    worker, workers = distributed.get_rank(), distributed.get_world_size()
+    if workers <= 1:
+        return None
+    store = _store_of_group()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    host = os.environ.get("MASTER_ADDR") or getattr(store, "host", None) or socket.gethostname()
+    return Launched(
+        *("torch.distributed", worker, workers, host, 0),
+        serves=worker == 0,
+        job="group",
+        one_host=on_one_host(os.environ),
+        in_group=True,
+    )
+
+
+def _store_of_group() -> Any:
+    store = torch.distributed.distributed_c10d._get_default_store()
+    if store is None:
+        raise UsageError(
+            "the process group of torch.distributed has no store, in which workers meet: begin it with "
+            'torch.distributed.init_process_group("gloo")'
+        )
+    return store
+
+
+def _read(secret_file: str) -> bytes:
+    try:
+        return Path(secret_file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"secret file {secret_file}: {error.strerror}") from None

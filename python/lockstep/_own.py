@@ -97,7 +97,12 @@ class OwnCoordinator:
             )
         self._said = open(self._log, "rb")  # noqa: SIM115
         self._unfinished = b""  # of its last line
-        self.address = self._wait_for_address(address, stale, _READ_S if resume else _START_S)
+        self.address = self._wait_for_address(address, stale, self.patience(resume))
+
+    @staticmethod
+    def patience(resume: object) -> float:
+        """Seconds that it may take to listen."""
+        return _READ_S if resume else _START_S
 
     def _wait_for_address(self, path: Path, stale: int | None, bound: float) -> str:
         end = time.monotonic() + bound
