@@ -10,11 +10,16 @@ and a loop that stays as it is. `docs/pytorch.md` says what that means and what 
 Without PyTorch, `lockstep.Session` is the bare interface: runs of units in, gradient sums out, as memoryviews.
 """
 
-from lockstep._errors import Error, JobFailed, TryAgain, UsageError
+import os
+
+from lockstep._errors import Error, JobFailed, TryAgain, UsageError, end_with_one_line
 from lockstep._init import init
 from lockstep._session import Counted, Kind, Reduction, Session, Tensor, Work, version
 from lockstep._session import Job as JobDescription
 from lockstep._undivided import undivided
+
+if "LOCKSTEP_WORKER" in os.environ:  # what the script does before lockstep.init may be wrong for a worker of lockstep run, too
+    end_with_one_line()
 
 __version__ = "0.1.0"
 __all__ = [

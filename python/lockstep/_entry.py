@@ -3,11 +3,12 @@ before they join."""
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import nn
 
 from lockstep import _errors, _initial, _launched, _launchers, _session, _settings
+from lockstep._errors import UsageError
 from lockstep._own import OwnCoordinator
 from lockstep._session import Session
 
@@ -29,12 +30,18 @@ class Entry:
     launched: _launchers.Launched | None = None
     shared: bool = False  # the model has worker 0's values since `join`
     _own: OwnCoordinator | None = None
+    _joined: ClassVar[set[str]] = set()  # coordinators of this process, for all its jobs
 
     def look(self) -> None:
-        """For others that this process has been started with."""
+        """For others that this process has been started with, and for a job that it has had."""
         if self.coordinator is None:
             self.launched = _launched.surroundings()
             self.wanted = self.launched.worker if self.launched else 0
+        elif self.coordinator in Entry._joined and self.coordinator == os.environ.get("LOCKSTEP_COORDINATOR"):
+            raise UsageError(
+                f"this process has had its job at {self.coordinator} (LOCKSTEP_COORDINATOR), and lockstep run starts one job: "
+                "use it once for each job, or start the script with torchrun or python, where each job has a coordinator of its own"
+            )
 
     def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
         """The model has worker 0's values then, where the workers have been started together. `device`: where it is."""
@@ -66,6 +73,7 @@ class Entry:
             device=device,
             connect_timeout=self.connect_timeout,
         )
+        Entry._joined.add(self.coordinator)
         if session.worker == 0:
             config = _settings.from_ini(session.config)
             for line in _settings.differences(settings, config) + _settings.unused(config):

@@ -1,5 +1,6 @@
 """What can go wrong, and with which status a program ends that lets it pass."""
 
+import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -41,7 +42,18 @@ _INTERRUPTED = 130
 _before = sys.excepthook
 
 
+def _explained(error: BaseException) -> BaseException:
+    """What torch raises because of how Lockstep has started the script, in Lockstep's words."""
+    if isinstance(error, ValueError) and "environment variable RANK expected" in str(error) and "LOCKSTEP_WORKER" in os.environ:
+        return UsageError(
+            "init_process_group: the workers of lockstep run have no process group of torch.distributed: leave it out "
+            "(job.rank and job.size tell who is who), or start the script with torchrun"
+        )
+    return error
+
+
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    error = _explained(error)
     ours = isinstance(error, Error)
     interrupted = isinstance(error, KeyboardInterrupt)
     line = "interrupted" if interrupted else str(error) if ours else f"{kind.__name__}: {error}".splitlines()[0]

@@ -110,7 +110,8 @@ class Job:
 
     @property
     def wanted(self) -> int | None:
-        """The number that a launcher has given this worker, which is its `rank`, as a rule, once it has joined."""
+        """The number that a launcher has given this worker, which is its `rank`, as a rule, once it has joined; 0 in a job of one.
+        None: it was started by hand and without one (LOCKSTEP_COORDINATOR without LOCKSTEP_WORKER)."""
         return self._entry.wanted
 
     @property
@@ -532,7 +533,7 @@ class Job:
 
     def _known(self) -> tuple[int, int]:
         if self._place is None:
-            raise UsageError("there is no job yet: job.prepare joins it")
+            raise UsageError("there is no job yet: job.prepare joins it (before, job.wanted tells this worker's number)")
         return self._place
 
     def _joined(self) -> Session:

@@ -207,6 +207,31 @@ class GroupTest(LauncherTest):
     def test_a_group_that_comes_after_the_job(self):
         self.assert_together(*self.of_two(SCRIPT.replace("#after\n", GROUP)))
 
+    def test_under_lockstep_run_there_is_none_which_is_said_in_one_line(self):
+        done = package.run("-m", "lockstep", "run", "-n", "2", self.script(SCRIPT.replace("#before\n", GROUP)), python=PYTHON)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertRegex(done.stdout, r"worker \d +\| lockstep: init_process_group: the workers of lockstep run have no process group of torch.distributed: "
+                         r"leave it out .* or start the script with torchrun\n")
+        self.assertNotIn("Traceback", done.stdout)
+
+
+class OneJobTest(LauncherTest):
+    def test_a_second_job_under_lockstep_run_is_refused_at_once(self):
+        script = SCRIPT + "job.close()\n" + SCRIPT.replace("lockstep.init()", "lockstep.init(connect_timeout=3000)")
+        done = package.run("-m", "lockstep", "run", "-n", "2", self.script(script), python=PYTHON)
+        self.assertEqual(done.stdout.count("rank"), 2, done)
+        said = re.findall(r"worker (\d) +\| lockstep: this process has had its job at .*: use it once for each job, or start the script with torchrun or", done.stdout)
+        self.assertEqual(sorted(said), ["0", "1"], done)
+        self.assertNotIn("Traceback", done.stdout)
+        for i in (0, 1):
+            self.assertIn(f"worker {i} ended with status 2", done.stdout)
+
+    def test_a_job_of_one_has_a_number_before_it_is_joined(self):
+        between = "print('wanted', job.wanted % 1)\ntry:\n    job.rank\nexcept lockstep.UsageError as error:\n    print(error)\n"
+        done = self.run_python(SCRIPT.replace("#between\n", between))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertIn("wanted 0\nthere is no job yet: job.prepare joins it (before, job.wanted tells this worker's number)\n", done.stdout)
+
 
 # Two workers in one process, with a store that nobody else reaches.
 MEETING = """
