@@ -220,6 +220,7 @@ class OneJobTest(LauncherTest):
         script = SCRIPT + "job.close()\n" + SCRIPT.replace("lockstep.init()", "lockstep.init(connect_timeout=3000)")
         done = package.run("-m", "lockstep", "run", "-n", "2", self.script(script), python=PYTHON)
         self.assertEqual(done.stdout.count("rank"), 2, done)
+        self.assertEqual(done.returncode, 1, done)
         said = re.findall(r"worker (\d) +\| lockstep: this process has had its job at .*: use it once for each job, or start the script with torchrun or", done.stdout)
         self.assertEqual(sorted(said), ["0", "1"], done)
         self.assertNotIn("Traceback", done.stdout)
