@@ -164,6 +164,8 @@ Member* Joining::ChooseDonor(const Member& member, RoundId at,
 }
 
 bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
+  // Each needs what each other one holds.
+  if (rounds_->holders().any() && job_->members.BrokenEdges(member.id.worker) > 0) return false;
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   Member* donor = ChooseDonor(member, *at, not_from);
@@ -399,6 +401,10 @@ bool Joining::CheckNewcomers() {
 }
 
 void Joining::CheckCopying() {
+  std::erase_if(copying_, [this](const auto& entry) {  // it was put behind meanwhile
+    const Member* member = job_->members.Find(entry.first);
+    return member != nullptr && member->state == MemberState::kBehind;
+  });
   std::vector<MemberId> again;
   for (const auto& [id, copying] : copying_) {
     const Member* member = job_->members.Find(id);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::uint32_t kTries = 4;
 constexpr int kPauses = 8;          // of them in one liveness.timeout
+constexpr int kRetryTimeouts = 2;   // from try to try where somebody waits for a link given up
 constexpr int kQuietTimeouts = 10;  // a link that held for so long has all its tries again
 
 }  // namespace
@@ -93,7 +94,7 @@ void Relinking::Try(const Pair& ends, Link* link) {
 
 void Relinking::Fail(Link* link) {
   link->formation = 0;
-  link->next_try = job_->now + job_->timeout / kPauses;
+  if (!link->given_up) link->next_try = job_->now + job_->timeout / kPauses;
 }
 
 void Relinking::Mend(const Pair& ends, Link* link) {
@@ -109,6 +110,7 @@ void Relinking::Mend(const Pair& ends, Link* link) {
 void Relinking::GiveUp(const Pair& ends, Link* link) {
   job_->members.SetMending(ends.first.worker, ends.second.worker, false);
   link->given_up = true;
+  link->next_try = job_->now + kRetryTimeouts * job_->timeout;
   job_->Log(LogLevel::kWarning,
             "worker {} and worker {} cannot reach each other: connecting them again has failed {} "
             "and is given up; the job avoids that link where it can, check the network between "
@@ -120,12 +122,20 @@ void Relinking::GiveUp(const Pair& ends, Link* link) {
 void Relinking::Advance() {
   if (links_.empty() || job_->phase != Phase::kTraining) return;
   for (auto& [ends, link] : links_) {
-    if (!link.broken || link.given_up) continue;
+    if (!link.broken) continue;
     const Member* a = job_->members.Find(ends.first);
     const Member* b = job_->members.Find(ends.second);
     if (a == nullptr || b == nullptr) continue;  // OnOut follows
+    // Whoever is behind for this link alone comes back with it.
+    const bool wanted = a->state == MemberState::kBehind || b->state == MemberState::kBehind;
+    if (link.given_up && (!wanted || job_->now < link.next_try)) continue;
     // An edge also breaks when an end of it dies, or stops; then it is for liveness to decide.
     if (!Alive(link, 0, *a) || !Alive(link, 1, *b)) continue;
+    if (link.given_up) {
+      Try(ends, &link);
+      link.next_try = job_->now + kRetryTimeouts * job_->timeout;
+      continue;
+    }
     // A try that is under way has its end, too; should it succeed after all, that counts.
     const bool late = link.first_try && job_->now - *link.first_try >= job_->timeout;
     if (late || (link.formation == 0 && link.tries >= kTries)) {

@@ -4,8 +4,10 @@
 // for broken edges decide who has to go.
 //
 // Decides when a broken link is tried again, and when it is given up: after kTries tries, or
-// liveness.timeout after the first one. Whether an end of it is alive is liveness' to decide: until
-// both ends have said that it broke, or were heard since, nothing is tried and nothing given up.
+// liveness.timeout after the first one. With holders an end of a broken link may be behind until it
+// is made again, so for one that is behind a link that was given up is tried again now and then.
+// Whether an end of it is alive is liveness' to decide: until both ends have said that it broke, or
+// were heard since, nothing is tried and nothing given up.
 // In: Unreachable and Reached of its ends, time. Out: Form orders, and Members' edges: mending,
 // mended, broken.
 #pragma once
@@ -35,7 +37,7 @@ class Relinking {
   // By the lower worker id first: that one connects.
   using Pair = std::pair<MemberId, MemberId>;
   // broken && !given_up: it is being made again, and Members has the edge as mending.
-  // broken && given_up: for good, until an end says anew that it broke.
+  // broken && given_up: until an end says anew that it broke; tries go on only for who is behind.
   // !broken: mended_at is set; the tries of before count on until it has been quiet for long.
   struct Link {
     std::uint32_t formation = 0;  // the try that is under way; 0: none, as when it is not broken

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -15,6 +16,13 @@ namespace lockstep::coordinator {
 
 using Kind = Decision::Kind;
 using Outcome = CommittedRound::Outcome;
+
+namespace {
+
+// In liveness.timeout / kMending a link that was merely reset is there again.
+constexpr int kMending = 4;
+
+}  // namespace
 
 Pipeline::Pipeline(Job* job) : job_(job), planner_(job) {}
 
@@ -262,7 +270,7 @@ void Pipeline::GiveUpCommitted(const std::string& why) {
 Decision Pipeline::Decide() {
   if (!begun() || done_ || job_->failure) return {};
   AvoidBrokenEdges();
-  if (!job_->leaving.empty()) return {};
+  if (!job_->leaving.empty() || !job_->behind.empty()) return {};
   if (Decision decision = CheckCommitted(); decision.kind != Kind::kWait) return decision;
   // Who was evicted or put behind just now is taken out of the rounds first.
   if (!open_ || !job_->leaving.empty() || !job_->behind.empty()) return {};
@@ -335,13 +343,14 @@ Time Pipeline::NextDeadline() const {
 // Each member needs each owner, so an owner must have no broken edge to a member. Where nobody is
 // whole and no link can be made again, the member that misses the most live ones leaves (tie: who
 // is not live itself, then the highest id), so never the last one that has the parameters; it comes
-// back as anybody does, once it reaches all.
+// back as anybody does, once it reaches all. With holders it is put behind instead, and sooner: it
+// stays connected, and copies the parameters when the link is there again.
 void Pipeline::AvoidBrokenEdges() {
   if (!job_->members.AnyBroken()) return;
   const std::vector<MemberId> members = job_->members.Exchanging();
   std::vector<std::uint32_t> edges(job_->members.slots());
   const MemberId* worst = nullptr;
-  std::pair<std::uint32_t, bool> most;
+  std::tuple<bool, std::uint32_t, bool> most;
   bool heard = true;  // all who are concerned have been, since the last edge broke
   bool mending = false;
   for (const MemberId& id : members) {
@@ -354,7 +363,7 @@ void Pipeline::AvoidBrokenEdges() {
     for (const Member& other : job_->members.all()) {
       to_live += other.live() && job_->members.Broken(id.worker, other.id.worker) ? 1 : 0;
     }
-    const std::pair misses(to_live, !job_->members.at(id.worker).live());
+    const std::tuple misses(!holders().Needed(id), to_live, !job_->members.at(id.worker).live());
     if (worst != nullptr && misses < most) continue;
     worst = &id;
     most = misses;
@@ -363,8 +372,13 @@ void Pipeline::AvoidBrokenEdges() {
   const RoundId round = open_ ? open_->round() : committed_->round();
   const std::vector<MemberId> eligible = planner_.EligibleFor(round, false);
   const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
-  // Each needs what each other one holds.
-  if (holders().any() || std::none_of(eligible.begin(), eligible.end(), whole)) {
+  // Each needs what each other one holds, and nobody can do without the last copy of a shard.
+  const bool shared_out = holders().any();
+  const bool late = !mending || job_->now >= job_->edge_broke_at + job_->timeout / kMending;
+  if (shared_out && heard && late && !holders().Needed(*worst)) {
+    return SetApart(job_->members.at(worst->worker));
+  }
+  if (shared_out || std::none_of(eligible.begin(), eligible.end(), whole)) {
     if (heard && !mending) {
       job_->Evict(job_->members.at(worst->worker), "it and other workers cannot reach each other");
     }
@@ -375,6 +389,20 @@ void Pipeline::AvoidBrokenEdges() {
         edges, fmt::format("worker {} and others cannot reach each other", worst->worker));
   }
   if (committed_ && !committed_->closed()) committed_->AvoidBrokenEdges(members, edges);
+}
+
+// It is alive, and Joining lets it copy once the edge is mended.
+void Pipeline::SetApart(Member& member) {
+  std::string others;
+  for (const Member& other : job_->members.all()) {
+    if (!other.exchanging() || !job_->members.Broken(member.id.worker, other.id.worker)) continue;
+    others += fmt::format("{}worker {}", others.empty() ? "" : ", ", other.id.worker);
+  }
+  std::string why = fmt::format("it and {} cannot reach each other", others);
+  job_->Log(LogLevel::kWarning,
+            "worker {} is behind: {}; the others go on without it, and it catches up when they can",
+            member.id.worker, why);
+  job_->PutBehind(member, std::move(why));
 }
 
 // --- a commit

@@ -167,6 +167,7 @@ class Pipeline {
   void NoteUnfinishedRun(Member* from, RoundId applied) const;
   void Vote(const Member& from, const msg::Applied& message);
   void AvoidBrokenEdges();
+  void SetApart(Member& member);
   Decision CheckCommitted();
   Decision Abandon();
   Time MayCloseFrom() const;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -156,6 +158,59 @@ TEST_P(ReplicasStopping, TheHolderThatIsBackIsAskedForTheState) {
 INSTANTIATE_TEST_SUITE_P(Moments, ReplicasStopping,
                          ::testing::Values("Sealed_round_12", "Published_round_12", "Held_round_12",
                                            "Decide_round_12", "Applied_round_12"));
+
+// Of what was said: how often a line has `words`, and the longest time between two decisions.
+struct Said {
+  std::uint64_t lines = 0;
+  double longest_seconds = 0;
+};
+
+FaultOutcome RunAndLook(FaultJob job, const std::string& fault, const std::string& words,
+                        Said* said) {
+  const auto parsed = ParseFault(fault);
+  EXPECT_TRUE(parsed.ok()) << fault;
+  job.faults.push_back(*parsed);
+  std::optional<double> last;
+  return RunFaultJob(job, [&](const std::string& line) {
+    said->lines += line.find(words) != std::string::npos ? 1 : 0;
+    if (line.find(": Decide") == std::string::npos) return;
+    const double now = std::stod(line);
+    said->longest_seconds = std::max(said->longest_seconds, now - last.value_or(now));
+    last = now;
+  });
+}
+
+// Two that do not reach each other are both alive. Nobody is put out for it: one is behind while
+// the edge is broken, the rounds go on without it, and it comes back with the edge.
+TEST(ReplicasOnABrokenEdge, OneIsBehindForAsLongAsItLasts) {
+  FaultJob job = LongJob();
+  job.epochs = 150;
+  // In times of liveness.timeout: a peer's silence, looked at each 3/8; the time for the link to be
+  // made again, looked at each 1/8.
+  const double found = 2 * (1.5 + 0.375 + 0.25 + 0.125);
+  for (const std::string kind : {"one-way", "partition"}) {
+    const std::string fault = kind + "@0.2s:1-2,for=";
+    Said joined;
+    const FaultOutcome broken = RunAndLook(job, fault + "600s", ": Hello", &joined);
+    ASSERT_EQ(broken.failure, "") << kind << "\n" << broken.details;
+    EXPECT_EQ(joined.lines, job.workers) << kind;
+    EXPECT_LT(joined.longest_seconds, found) << kind;
+
+    Said back;
+    const FaultOutcome mended = RunAndLook(job, fault + "6s", "2 -> coordinator: Level", &back);
+    ASSERT_EQ(mended.failure, "") << kind << "\n" << mended.details;
+    EXPECT_EQ(back.lines, 1u) << kind;
+    EXPECT_LT(back.longest_seconds, found) << kind;
+  }
+}
+
+// A reset is no reason to copy the parameters.
+TEST(ReplicasOnABrokenEdge, AConnectionThatIsMadeAgainCostsNobodyItsPlace) {
+  Said copies;
+  const FaultOutcome outcome = RunAndLook(LongJob(), "cut-link@0.2s:1-2", ": CatchUp", &copies);
+  ASSERT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_EQ(copies.lines, 0u);
+}
 
 // At a job's end nobody copies any more what a lost holder had, and the last checkpoint is to have
 // it.

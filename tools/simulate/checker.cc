@@ -52,7 +52,9 @@ void Checker::On(const MemberId& from, const msg::Revoked& m) {
   if (m.round != planned_) return;
   std::vector<UnitIndex>& queue = queues_[from];
   while (queue.size() > m.from) {
-    holders_.erase(queue.back());
+    // One that was put behind may answer when its units are others'.
+    const auto holder = holders_.find(queue.back());
+    if (holder != holders_.end() && holder->second == from) holders_.erase(holder);
     queue.pop_back();
   }
 }
