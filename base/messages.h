@@ -553,6 +553,9 @@ struct Sealed {
   // What the part counts for in the mean of its round, where that is not its samples: tokens, say.
   std::optional<std::uint64_t> divisor = {};
   Reading reading = {};
+  // Of the gradient sum, the squares of some values at places that all workers look at in this
+  // round (worker/runtime/gradient_sample.h), added up; nullopt: it is not said.
+  std::optional<double> sampled_squares = {};
   bool operator==(const Sealed&) const = default;
 };
 

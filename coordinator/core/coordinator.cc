@@ -150,7 +150,8 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       checkpointer_(&job_),
       ending_(&job_, &rounds_, &evaluation_, &checkpointer_),
       slowdowns_(&job_),
-      draining_(&job_, &rounds_) {
+      draining_(&job_, &rounds_),
+      outliers_(job_.start.workers) {
   if (!job_.start.resume) return;
   const JobState& state = *job_.start.resume;
   job_.agreed = true;
@@ -409,6 +410,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   rounds_.OnOut(leaving.member, leaving.reason);
   evaluation_.OnOut(leaving.member);
   checkpointer_.OnOut(leaving.member, leaving.broken);
+  outliers_.OnOut(leaving.member.worker);
 }
 
 // The measured paths bound the first exchange, of which nothing is known yet.
@@ -688,7 +690,8 @@ Time Coordinator::ShortUntil() const {
   return short_since_ && seconds > 0 ? *short_since_ + FromSeconds(seconds) : kNever;
 }
 
-// For the progress line: how fast lately, by an exponentially weighted mean.
+// For the progress line: how fast lately, by an exponentially weighted mean. And whether its
+// numbers are what they should be.
 void Coordinator::NoteClosed(const RoundRecord& record) {
   LastClosed& last = last_closed_;
   // The first one's time is its own: what was before it was no training.
@@ -700,6 +703,9 @@ void Coordinator::NoteClosed(const RoundRecord& record) {
   for (const ContributorRecord& part : record.contributors)
     last.contributors += part.part.value == 0;
   last.excluded = record.excluded;
+  for (const Outliers::Line& line : outliers_.OnClosed(record)) {
+    job_.Log(line.warning ? LogLevel::kWarning : LogLevel::kInfo, "{}", line.text);
+  }
   if (took <= 0) return;
   const double speed = static_cast<double>(record.samples) / took;
   last.samples_per_second =
@@ -765,6 +771,7 @@ JobStatus Coordinator::Status(Time now) const {
     status.round = job_.start.resume->next_round;
     status.updates = job_.start.resume->updates;
   }
+  status.warnings = outliers_.Standing();
   status.waiting_for = rounds_.begun() ? rounds_.Waiting() : first_parameters_.Waiting();
   if (job_.phase == Phase::kGathering || job_.phase == Phase::kForming) {
     status.waiting_for = formation_.Waiting();
@@ -792,6 +799,7 @@ JobStatus Coordinator::Status(Time now) const {
     row.run_seconds = Seconds(member.runs.took);
     if (member.runs.waited) row.input_wait_seconds = Seconds(*member.runs.waited);
     if (member.connected()) row.samples_ahead = member.runs.ahead;
+    if (member.connected()) row.gradient_times = outliers_.Times(member.id.worker);
     row.rounds_contributed = member.rounds_contributed;
     row.rounds_excluded = member.rounds_excluded;
     row.held_up_seconds =

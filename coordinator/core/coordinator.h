@@ -33,6 +33,7 @@
 #include "coordinator/membership/relinking.h"
 #include "coordinator/membership/slowdowns.h"
 #include "coordinator/membership/state_streams.h"
+#include "coordinator/record/outliers.h"
 #include "coordinator/record/records.h"
 #include "coordinator/round/pipeline.h"
 #include "policies/policy.h"
@@ -154,6 +155,7 @@ class Coordinator {
   Time overslept_until_;
   bool left_over_it_ = false;  // somebody has, and no round has closed since
   LastClosed last_closed_;
+  Outliers outliers_;
   Resumed resumed_;
 };
 

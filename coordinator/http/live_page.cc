@@ -212,6 +212,7 @@ function drawFigures(status) {
   waiting.classList.toggle("waits", status.waiting_for !== "");
   const text = status.waiting_for || "nobody is waited for";
   element(waiting, "b", text[0].toUpperCase() + text.slice(1));
+  for (const warning of status.warnings) element(waiting, "div", "Warning: " + warning);
   if (status.reason) element(waiting, "div", "the last round closed: " + status.reason, {class: "soft"});
   if (status.emulated) {
     element(waiting, "div", "Times are emulated: " + (status.slowdowns.join("; ") || "units take at least " +

@@ -92,8 +92,8 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
     if (work.relaxed()) {
       staleness = commit.round.value - work.WorkerViewOf(worker)->base.value;
     }
-    record.contributors.push_back(
-        {worker, part.part, part.weight, part.samples, ranges.Ranges(), staleness});
+    record.contributors.push_back({worker, part.part, part.weight, part.samples, ranges.Ranges(),
+                                   staleness, sealed.divisor, sealed.sampled_squares});
     divisor += sealed.divisor;
     if (sealed.reading.waited_ns) {
       record.input_wait[worker] += Seconds(Waited(sealed));

@@ -106,6 +106,9 @@ std::string JobText(const JobStatus& status) {
     text += One("lockstep_test_accuracy", "gauge", "Of the last evaluation, 0 to 1.",
                 *status.test_accuracy);
   }
+  text += One("lockstep_warnings", "gauge",
+              "Warnings about the job's numbers that stand: of gradients, of the loss.",
+              status.warnings.size());
   text += One("lockstep_job_workers", "gauge", "Workers that the job is for.", status.workers);
   text += One("lockstep_contributors", "gauge", "Workers in the last commit.", status.contributors);
   text += One("lockstep_excluded", "gauge", "Workers with units that are not in the last commit.",
@@ -152,6 +155,23 @@ std::string ReadingText(const JobStatus& status) {
     text += Head("lockstep_worker_samples_ahead", "gauge",
                  "Samples that its loader had ready behind its last run.") +
             ahead;
+  }
+  return text;
+}
+
+// Of those that are compared with others.
+std::string GradientsText(const JobStatus& status) {
+  constexpr const char* kName = "lockstep_worker_gradient_times";
+  std::string text;
+  for (const MemberStatus& m : status.members) {
+    if (!m.gradient_times) continue;
+    if (text.empty()) {
+      text = Head(kName, "gauge",
+                  "Norm of a worker's gradients over that of the median worker, lately; beyond "
+                  "what their numbers of samples explain.");
+    }
+    text +=
+        fmt::format("{}{{worker=\"{}\"}} {}\n", kName, m.member.worker, Real(*m.gradient_times));
   }
   return text;
 }
@@ -210,7 +230,7 @@ std::string WorkersText(const JobStatus& status) {
      [](M m) { return m.held_up_seconds; });
   of("lockstep_worker_run_seconds_total", "counter",
      "How long its runs took, reading samples included.", [](M m) { return Real(m.run_seconds); });
-  return text + MemoryText(status) + ReadingText(status);
+  return text + MemoryText(status) + ReadingText(status) + GradientsText(status);
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ struct ContributorRecord {
   std::vector<SampleRange> ranges;  // ascending, merged
   // Of a relaxed round: commits since the work was given out.
   std::optional<std::uint64_t> staleness = std::nullopt;
+  // For Outliers; in no file.
+  std::uint64_t divisor = 0;
+  std::optional<double> sampled_squares = std::nullopt;
 };
 
 // Units that were computed together and one after the other, in equal times: of units that are
@@ -215,6 +218,8 @@ struct MemberStatus {
   // program says it.
   std::optional<double> input_wait_seconds;
   std::optional<std::uint64_t> samples_ahead;
+  // Of its gradients, over the median worker's (Outliers).
+  std::optional<double> gradient_times;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   double held_up_seconds = 0;
@@ -241,8 +246,9 @@ struct JobStatus {
   std::string transport;
   std::string reason;       // why the last round closed, in the policy's words
   std::string waiting_for;  // who is slow and why, in words; empty when nobody is waited for
-  double seconds = 0;       // since the job's start
-  Emulation emulation;      // with the slow-downs that are in force
+  std::vector<std::string> warnings;  // about the job's numbers, as long as they stand
+  double seconds = 0;                 // since the job's start
+  Emulation emulation;                // with the slow-downs that are in force
   Totals totals;
   Resumed resumed;
   std::vector<MemberStatus> members;  // every slot that was ever taken

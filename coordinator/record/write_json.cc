@@ -373,6 +373,7 @@ std::string StatusText(const JobStatus& status) {
   out["transport"] = status.transport;
   out["reason"] = status.reason;
   out["waiting_for"] = status.waiting_for;
+  out["warnings"] = status.warnings;
   out["seconds"] = status.seconds;
   out["emulated"] = status.emulation.any();
   out["unit_time_seconds"] = status.emulation.unit_seconds;
@@ -395,6 +396,7 @@ std::string StatusText(const JobStatus& status) {
                               {"run_seconds", m.run_seconds},
                               {"input_wait_seconds", OrNull(m.input_wait_seconds)},
                               {"samples_ahead", OrNull(m.samples_ahead)},
+                              {"gradient_times", OrNull(m.gradient_times)},
                               {"rounds_contributed", m.rounds_contributed},
                               {"rounds_excluded", m.rounds_excluded},
                               {"held_up_seconds", m.held_up_seconds},

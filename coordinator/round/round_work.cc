@@ -266,6 +266,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   part.runs = sealed.runs;
   part.divisor = sealed.divisor.value_or(sealed.samples);
   part.loss_sum = sealed.loss_sum;
+  part.sampled_squares = sealed.sampled_squares;
   part.metrics = KeepMetrics(sealed.metrics);
   part.sent = sealed.sent;
   part.reading = sealed.reading;

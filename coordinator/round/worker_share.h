@@ -24,6 +24,7 @@ struct SealedPart {
   std::uint64_t samples = 0;
   std::uint64_t divisor = 0;  // the samples, where the program has not said another one
   double loss_sum = 0;
+  std::optional<double> sampled_squares;
   std::vector<UnitTiming> units;
   std::vector<std::uint64_t> runs;  // of how many of the units each; none: not said
   std::vector<Metric> metrics;

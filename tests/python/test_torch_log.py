@@ -1,4 +1,5 @@
-"""job.log: each number counts as its samples do, whatever moves; and loss.backward() is job.backward(loss)."""
+"""job.log: each number counts as its samples do, whatever moves; loss.backward() is job.backward(loss); and numbers that cannot be
+right are told of."""
 
 import json
 import pathlib
@@ -42,6 +43,75 @@ for epoch in range(3):
     assert job.metrics.epoch >= epoch  # newer, where this worker had no part in the first rounds of the next one
 print("metrics", json.dumps(seen), flush=True)
 """
+
+
+# A worker whose gradients are so many times the right ones, though its losses are right.
+WRONG = """
+import json, os, pathlib, sys, urllib.request
+import lockstep, torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+run_dir, times = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+job = lockstep.init(seed=5)
+model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.01)
+draw = torch.Generator().manual_seed(3)
+x = torch.randn(480, 4, generator=draw)
+loader = DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=24, shuffle=True)
+model, opt, loader = job.prepare(model, opt, loader, epochs=4)
+if job.rank == 1:
+    for p in model.parameters():
+        p.register_hook(lambda gradient: times * gradient)
+def look():
+    address = (run_dir / "http.address").read_text().strip()
+    for what in ("status", "metrics"):
+        with urllib.request.urlopen(f"http://{address}/{what}", timeout=30) as answer:
+            print(what, json.dumps(answer.read().decode()), flush=True)
+for epoch in range(4):
+    for x, y in loader:
+        if job.round >= 70 and job.rank == 0 and look:
+            look()
+            look = None
+        job.backward(F.cross_entropy(model(x), y))
+        opt.step()
+"""
+
+
+class WrongTest(TorchTest):
+    def job(self, times, *arguments):
+        run_dir = self.folder / str(times)
+        done = lockstep_run("-n", "3", "--http", "127.0.0.1:0", "--run-dir", run_dir, *arguments, self.script(WRONG), run_dir, times)
+        self.assertEqual(done.returncode, 0, done)
+        said = {what: json.loads(text) for what, text in re.findall(r"\| (status|metrics) (.*)$", done.stdout, re.MULTILINE)}
+        return done.stdout + done.stderr, json.loads(said["status"]), said["metrics"]
+
+    def test_a_worker_whose_gradients_are_far_from_the_others_is_named(self):
+        log, status, metrics = self.job(-3)
+        found = re.findall(r"round (\d+): the gradients of worker (\d) are (\S+) times as large as those of the median worker", log)
+        self.assertEqual([worker for _, worker, _ in found], ["1"], log)
+        self.assertAlmostEqual(float(found[0][2]), 3, delta=0.7)
+        self.assertEqual(len(status["warnings"]), 1)
+        self.assertIn("the gradients of worker 1 are", status["warnings"][0])
+        times = [member["gradient_times"] for member in status["members"]]
+        self.assertAlmostEqual(times[1], 3, delta=0.7)
+        self.assertLess(max(times[0], times[2]), 1.5)
+        self.assertRegex(metrics, r"(?m)^lockstep_warnings 1$")
+        self.assertRegex(metrics, r'(?m)^lockstep_worker_gradient_times\{worker="1"\} [23]\.')
+
+    def test_a_loss_that_explodes_is_told_of_and_who_did_it_at_once(self):
+        log, status, metrics = self.job(1e30)
+        self.assertRegex(log, r"round 0: the gradients of worker 1 are \S+e\+(29|30|31) times as large")
+        self.assertRegex(log, r"round \d: the loss has exploded: \S+e\+")
+        self.assertRegex(metrics, r"(?m)^lockstep_warnings 2$")
+        self.assertIn("the loss has exploded", status["warnings"][1])
+
+    def test_uneven_shares_and_one_slow_worker_are_no_reason(self):
+        log, status, metrics = self.job(1, "--policy", "flexrr", "--set", "emulate.unit_time=1ms", "--slowdown", "worker=1,factor=6")
+        self.assertNotIn("gradients of worker", log)
+        self.assertNotIn("exploded", log)
+        self.assertEqual(status["warnings"], [])
+        self.assertRegex(metrics, r"(?m)^lockstep_warnings 0$")
 
 
 class LogTest(TorchTest):

@@ -263,7 +263,7 @@ void Validate(const msg::Reading& m, Checks& checks) {
 void Fields(auto& f, Of<msg::Sealed> auto& m) {
   f(m.round, m.part, m.samples, m.loss_sum, AtMost(kMaxUnits, m.units), m.sealed_ns, m.plan, m.runs,
     AtMost(kMaxMetrics, m.metrics), m.sent.all, m.sent.early, m.sent.since_ns, m.divisor,
-    m.reading.waited_ns, m.reading.ahead);
+    m.reading.waited_ns, m.reading.ahead, m.sampled_squares);
 }
 void Validate(const msg::Sealed& m, Checks& checks) {
   RequireTime(m.sealed_ns, checks);
@@ -272,6 +272,8 @@ void Validate(const msg::Sealed& m, Checks& checks) {
   checks.Require(m.sent.early <= m.sent.all && m.sent.all <= std::uint64_t{1} << 50,
                  "bytes sent that cannot be");
   checks.Require(m.divisor.value_or(0) <= kMaxPartDivisor, "a divisor that cannot be");
+  const double squares = m.sampled_squares.value_or(0);
+  checks.Require(std::isfinite(squares) && squares >= 0, "squares that cannot be");
   Validate(m.reading, checks);
 }
 

@@ -325,7 +325,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   context_.Tell(msg::Sealed{c->round, c->part, c->samples, c->loss_sum, std::move(c->units),
                             sealed.sealed_ns, *rounds_.PlanOf(c->round), std::move(c->runs),
                             std::move(c->metrics), SentBefore(Time(Duration(sealed.sealed_ns)), *c),
-                            divisor, c->reading});
+                            divisor, c->reading, sealed.sampled_squares});
   for (auto& [owner, told] : c->told) told.sent.clear();
 }
 

@@ -160,7 +160,8 @@ struct PartSealed {
   std::uint32_t work = 0;
   PartIndex part;
   std::int64_t sealed_ns = 0;
-  bool finite = true;  // all values of the contribution are numbers
+  bool finite = true;                          // all values of the contribution are numbers
+  std::optional<double> sampled_squares = {};  // msg::Sealed
 };
 // Answer to action::EvaluateChunk.
 struct ChunkEvaluated {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "worker/runtime/gradient_sample.h"
 
 namespace lockstep::worker {
 
@@ -42,6 +43,7 @@ bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
     residual_->Begin(part);
   }
   part_ = begun;
+  round_ = work.round;
   gradient_ = residual_ ? residual_->Gradient(part) : buffers_.Gradient(contribution_);
   buckets_ = 0;
   unsettled_ = 0;
@@ -59,6 +61,11 @@ bool Contribution::Finish() {
   if (!SendsGradientItself()) return fits_;
   return !passes_partial_sums_on_ ||
          buffers_.memory().AllFinite(gradient_, layout_.parameter_count());
+}
+
+std::optional<double> Contribution::SampledSquares() const {
+  return worker::SampledSquares(buffers_.memory(), gradient_, layout_.parameter_count(),
+                                round_.value);
 }
 
 bool Contribution::SendsGradientItself() const {

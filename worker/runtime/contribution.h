@@ -44,6 +44,10 @@ class Contribution {
   // sums are passed on, their last one would not tell whose it was.)
   bool Finish();
 
+  // How large the gradient of the part in hand is; before Finish, which may take from it what it
+  // sends. As gradient_sample.h.
+  std::optional<double> SampledSquares() const;
+
   // What owners sum is the gradient as it lies.
   bool SendsGradientItself() const;
   // SendEarly may be called: of numbers of 16 bits on a device all go in Finish, by one kernel.
@@ -69,6 +73,7 @@ class Contribution {
   FactorForm* factor_form_ = nullptr;
 
   std::optional<SealedPart> part_;  // in hand
+  RoundId round_;                   // of it
   BufferId contribution_;
   float* gradient_ = nullptr;
   // Of that, in contribution_ where it is not summed there: so many buckets, of which the first

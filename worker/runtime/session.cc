@@ -752,7 +752,12 @@ class SessionImpl final : public Session {
       local_steps_->Seal({buffers_->parameters(), count}, {contribution_->gradient(), count});
     }
     const std::int64_t sealed_ns = MonotonicNow().time_since_epoch().count();
-    return {.work = work, .part = part, .sealed_ns = sealed_ns, .finite = contribution_->Finish()};
+    const std::optional<double> squares = contribution_->SampledSquares();
+    return {.work = work,
+            .part = part,
+            .sealed_ns = sealed_ns,
+            .finite = contribution_->Finish(),
+            .sampled_squares = squares};
   }
 
   const SessionOptions options_;

@@ -187,6 +187,11 @@ TEST(Codec, CountsAndSizesAreBounded) {
   EXPECT_EQ(ErrorOf(msg::FromWorker(sealed)), "");
   ++*sealed.reading.ahead;
   EXPECT_THAT(ErrorOf(msg::FromWorker(sealed)), HasSubstr("samples ahead that cannot be"));
+  sealed.reading.ahead.reset();
+  for (const double squares : {-1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    sealed.sampled_squares = squares;
+    EXPECT_THAT(ErrorOf(msg::FromWorker(sealed)), HasSubstr("squares that cannot be"));
+  }
   EXPECT_THAT(ErrorOf(msg::ToWorker(msg::StateChunk{RoundId(0), 0, 0, false,
                                                     std::vector<std::byte>(kMaxChunkBytes + 1)})),
               HasSubstr("too many bytes"));

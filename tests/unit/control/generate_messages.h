@@ -151,6 +151,12 @@ inline std::optional<std::uint64_t> AnyDivisor() {
   return Any<std::uint32_t>();
 }
 
+inline std::optional<double> AnySquares() {
+  const std::optional<std::uint64_t> some = AnyDivisor();
+  if (!some) return std::nullopt;
+  return static_cast<double>(*some) / 8;
+}
+
 inline msg::Reading AnyReading() { return {AnyDivisor(), AnyDivisor()}; }
 
 template <>
@@ -302,7 +308,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
                          AnyMetrics(),
                          AnySentBytes(),
                          AnyDivisor(),
-                         AnyReading()};
+                         AnyReading(),
+                         AnySquares()};
     case 5:
       return msg::Receipts{Any<RoundId>(), Any<std::uint32_t>(), Several([] {
                              return ReceivedPart{Any<MemberId>(), Any<PartIndex>()};

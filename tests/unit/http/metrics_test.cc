@@ -130,6 +130,19 @@ TEST(JobMetrics, TellsOfLinksAndMemoryWhatIsKnown) {
   EXPECT_THAT(text, Not(HasSubstr("resident_memory_bytes{worker=\"0\"}")));
 }
 
+TEST(JobMetrics, TellsOfNumbersThatCannotBeRight) {
+  EXPECT_THAT(JobMetrics().Text(Training()), HasSubstr("lockstep_warnings 0\n"));
+  EXPECT_THAT(JobMetrics().Text(Training()), Not(HasSubstr("gradient_times")));
+  JobStatus status = Training();
+  status.warnings = {"the gradients of worker 1 are 3 times as large"};
+  status.members[1].gradient_times = 3;
+  const std::string text = JobMetrics().Text(status);
+  Check(text);
+  EXPECT_THAT(text, HasSubstr("lockstep_warnings 1\n"));
+  EXPECT_THAT(text, HasSubstr("lockstep_worker_gradient_times{worker=\"1\"} 3\n"));
+  EXPECT_THAT(text, Not(HasSubstr("gradient_times{worker=\"0\"}")));
+}
+
 TEST(JobMetrics, TellsHowReadingKeepsUpWhereItIsSaid) {
   JobStatus status = Training();
   EXPECT_THAT(JobMetrics().Text(status), Not(HasSubstr("input_wait")));
