@@ -188,7 +188,8 @@ TEST_F(CheckerTest, SeesAMissingQuorumAWrongScaleAndAWrongRound) {
   std::swap(checker_, other);
   SealAll();
   Send({kZero}, BothParts());
-  EXPECT_NE(checker_.failure().find("committed with 0 members"), std::string::npos) << checker_.failure();
+  EXPECT_NE(checker_.failure().find("committed with 0 members"), std::string::npos)
+      << checker_.failure();
 }
 
 TEST_F(CheckerTest, SeesACommitAfterTheClose) {
