@@ -213,6 +213,11 @@ class Flexrr final : public WorkRule {
     size = std::min(size * 2, from.units_given);
   }
 
+  // Of the run that it is in, by what is known of its units; below zero where it is overdue.
+  static Duration ExpectedRest(const WorkerView& worker, Time now, const Sight& sight) {
+    return RunTime(worker, InHand(worker), sight.unit_time) - (now - worker.progressed_at);
+  }
+
   bool IsSpared(std::size_t worker) const { return spared_ != nullptr && (*spared_)[worker]; }
 
   // All but what is begun, and of a worker with nothing new for long also what its report does not
@@ -259,7 +264,8 @@ class Flexrr final : public WorkRule {
 
   // A unit that is begun cannot be moved. When everybody else is done and one worker is stuck in a
   // unit (or in delivering), waiting goes on for as long as computing its units again would take,
-  // and then they are: never more than twice the time of the better choice.
+  // and then they are: never more than twice the time of the better choice. Where the worker is
+  // known to need much longer than that for its run, there is nothing to wait for.
   void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
     // Where many are late it is not them; and who computes again what a fence took must not be
     // next. But an exact round closes over all of its units: there it goes on as long as somebody
@@ -302,7 +308,9 @@ class Flexrr final : public WorkRule {
                             : std::max(worker.progressed_at, worker.parts.back().ready_at);
       // It may be an owner that is late with them all.
       if (many && Computed(worker) && delivered <= from) continue;
-      const Time until = from + due + again;
+      const bool hopeless = !Computed(worker) && ExpectedRest(worker, view.now, sights_[i]) >
+                                                     std::max(2 * again, kShortestStuck);
+      const Time until = hopeless ? view.now : from + due + again;
       if (view.now < until) {
         verdict->look_again = std::min(verdict->look_again, until);
         continue;

@@ -36,9 +36,9 @@ TEST(GradientSample, OfALargeOneGrowsWithItsSquare) {
 
 // Each value is looked at in some round, but for fewer than 64 at the very end.
 TEST(GradientSample, LooksElsewhereInEachRound) {
-  constexpr std::size_t kCount = 300'001;
-  for (const std::size_t at : {std::size_t{0}, kCount / 3, kCount / 2, kCount - 64}) {
-    std::vector<float> gradient(kCount);
+  constexpr std::size_t kValues = 300'001;
+  for (const std::size_t at : {std::size_t{0}, kValues / 3, kValues / 2, kValues - 64}) {
+    std::vector<float> gradient(kValues);
     gradient[at] = 3;
     int rounds = 0;
     for (std::uint64_t round = 0; round < 5; ++round)
