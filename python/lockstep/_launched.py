@@ -12,7 +12,6 @@ import ipaddress
 import json
 import os
 import socket
-import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch.distributed
 from lockstep._errors import JobFailed, UsageError
 from lockstep._launchers import Launched, launched, on_one_host
 from lockstep._own import OwnCoordinator
+from lockstep._private import PrivateFolder
 
 _PATIENCE_S = 300.0
 _LOOK_S = 0.05
@@ -105,6 +105,7 @@ class Meeting:
         if at not in Meeting._stores:
             Meeting._stores[at] = self._connected(where)
         self._store = Meeting._stores[at]
+        self._folder: PrivateFolder | None = None
 
     @staticmethod
     def _connected(where: Launched) -> Any:
@@ -172,11 +173,13 @@ class Meeting:
         address, secret = json.loads(job)
         if self._secret_file is not None:
             return address, self._secret_file, None
-        # For this user alone, as long as this object.
-        self._secret = tempfile.NamedTemporaryFile(prefix="lockstep-")  # noqa: SIM115
-        self._secret.write(bytes.fromhex(secret))
-        self._secret.flush()
-        return address, self._secret.name, None
+        self._folder = PrivateFolder()
+        return address, self._folder.write("secret", bytes.fromhex(secret)), None
+
+    def close(self) -> None:
+        """The job is over, and nobody needs its secret any more."""
+        if self._folder is not None:
+            self._folder.remove()
 
     def _key(self, name: str) -> str:
         return f"lockstep/{self._where.job}/{self._number}/{name}"

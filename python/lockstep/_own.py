@@ -1,31 +1,38 @@
 """The coordinator that a script starts for itself when nobody else has: for a job of one, or as worker 0 of several."""
 
 import os
+import queue
 import re
 import secrets
-import shutil
+import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from lockstep import _place
-from lockstep._errors import JobFailed, UsageError
+from lockstep._errors import JobFailed, UsageError, say
+from lockstep._private import PrivateFolder
 
 _START_S = 30.0
 _READ_S = 3600.0  # a coordinator that resumes reads the checkpoint and all records first
-_END_S = 10.0
+_SAY_S = 10.0  # that may pass without a word at the end
 _POLL_S = 0.005
+_LOOK_S = 1.0
 _CHECKPOINT = re.compile(r"round-[0-9]+\.json")
+_LOGGED = re.compile(r"\S+ coordinator \w+ ")
 _WARNING = re.compile(rb"\S+ coordinator warning (.*)")
 
 
 # Becomes a program that ends with its parent (prctl's 1 is PR_SET_PDEATHSIG, 9 is SIGKILL), whatever becomes of that one. Not
-# between fork and exec: this process has threads.
+# between fork and exec: this process has threads. SIGTERM stays blocked: a service manager sends it to all processes at once, and
+# a coordinator that got it, and then SIGINT of the script that heeds the same, would take that for the second signal.
 _DIE_WITH_PARENT = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
@@ -52,6 +59,36 @@ def _written(path: Path) -> int | None:
         return None
 
 
+def _start(command: list[str], log: Path, over: threading.Event) -> "subprocess.Popen[bytes]":
+    """By a thread that stays until `over`: to the kernel the parent that a process ends with is a thread, and the one that has
+    called job.prepare may end long before the job."""
+    outcome: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
+
+    def start() -> None:
+        try:
+            with open(log, "wb") as file:
+                # In a session of its own: the terminal's Ctrl-C is for the script, which ends the job.
+                outcome.put(
+                    subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
+                    )
+                )
+        except Exception as error:
+            outcome.put(error)
+        else:
+            over.wait()
+
+    threading.Thread(target=start, name="lockstep coordinator", daemon=True).start()
+    try:
+        process = outcome.get()
+    except BaseException:
+        over.set()  # and with the thread ends what it has started
+        raise
+    if isinstance(process, Exception):
+        raise process
+    return process
+
+
 class OwnCoordinator:
     """Runs until the job's end or `stop`. Its records go to `run_dir`; None: a folder that is removed afterwards. `secret_file`: of
     the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one."""
@@ -64,37 +101,33 @@ class OwnCoordinator:
         secret_file: str | None = None,
         resume: bool | Literal["auto"] = False,
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="lockstep-"))  # for this user alone
-        self.secret_file = secret_file or str(self._folder / "secret")
-        if secret_file is None:
-            with open(os.open(self.secret_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(secrets.token_bytes(32))
-        where = Path(run_dir) if run_dir is not None else self._folder / "run"
+        self._pid = os.getpid()
+        self._folder = PrivateFolder()
+        self.secret_file = secret_file or self._folder.write("secret", secrets.token_bytes(32))
+        where = Path(run_dir) if run_dir is not None else self._folder.path / "run"
         lacks = _lacks_checkpoint(where)
         if resume is True and lacks:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             raise UsageError(f"resume: {where} {lacks}")
         resume = bool(resume) and not lacks
         address = where / "coordinator.address"
         # Of an earlier job in that directory; looked at before the coordinator may have written its own.
         stale = _written(address)
-        self._log = self._folder / "coordinator.log"
-        with open(self._log, "wb") as log:
-            # In a session of its own: the terminal's Ctrl-C is for the script, which ends the job.
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())),
-                    str(_place.program("lockstep-coordinator")),
-                    *("--listen", f"[{host}]:0" if ":" in host else f"{host}:0", "--workers", str(workers)),
-                    *("--run-dir", str(where)),
-                    *(("--resume",) if resume else ()),
-                    *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", "warn"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._log = self._folder.path / "coordinator.log"
+        self._over = threading.Event()
+        self._interrupted = False
+        self._process = _start(
+            [
+                *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())),
+                str(_place.program("lockstep-coordinator")),
+                *("--listen", f"[{host}]:0" if ":" in host else f"{host}:0", "--workers", str(workers)),
+                *("--run-dir", str(where)),
+                *(("--resume",) if resume else ()),
+                *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", "warn"),
+            ],
+            self._log,
+            self._over,
+        )
         self._said = open(self._log, "rb")  # noqa: SIM115
         self._unfinished = b""  # of its last line
         self.address = self._wait_for_address(address, stale, self.patience(resume))
@@ -113,17 +146,21 @@ class OwnCoordinator:
                 pass
             else:
                 message = self.last_line()
-                self.stop()
+                self._end()
                 raise UsageError(message or "the coordinator has ended before the job began")
             if _written(path) not in (None, stale):
                 return path.read_text(encoding="utf-8").strip()
-        self.stop()
+        self._end()
         raise JobFailed("the coordinator has not begun to listen")
 
     def last_line(self) -> str:
-        """What it has said last, without its name in front."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("lockstep-coordinator: ") if lines else ""
+        """What it has said last, without its name in front; empty: that is a line of its log, and no word at its end."""
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:  # somebody cleans up the folder for temporary files
+            return ""
+        last = lines[-1] if lines else ""
+        return "" if _LOGGED.match(last) else last.removeprefix("lockstep-coordinator: ")
 
     def warnings(self) -> list[str]:
         """What it has warned of since the last call."""
@@ -131,23 +168,43 @@ class OwnCoordinator:
         found = (_WARNING.match(line) for line in lines)
         return [warning.group(1).decode(errors="replace") for warning in found if warning]
 
-    def finish(self) -> None:
-        """After the job's end: it ends by itself."""
+    def has_ended(self) -> bool:
+        """Any thread."""
+        return self._process.poll() is not None
+
+    def interrupt(self, *, at_once: bool = False) -> None:
+        """Ends the job in good order, with a checkpoint, or at once. Also within a handler of a signal."""
+        if os.getpid() == self._pid and (at_once or not self._interrupted):
+            self._interrupted = True
+            self._process.send_signal(signal.SIGINT)
+
+    def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """It ends by itself, with the job: waits for that, until Ctrl-C. `meanwhile` is called now and then."""
+        if os.getpid() != self._pid:  # to a forked child it is its parent's
+            return
+        begun, said = time.monotonic(), False
         try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            pass
-        self.stop()
+            while self._process.poll() is None:
+                try:
+                    self._process.wait(_LOOK_S)
+                except subprocess.TimeoutExpired:
+                    meanwhile()
+                if not said and time.monotonic() - begun > _SAY_S:
+                    said = True
+                    say("waiting for the job's coordinator, which ends with the job's other workers; Ctrl-C ends the job")
+        finally:
+            self._end()
 
     def stop(self) -> None:
-        """Ends it if it is still there. May be called again."""
-        for end in (self._process.terminate, self._process.kill):
-            if self._process.poll() is not None:
-                break
-            end()
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                continue
+        """Ends the job if it is still on, in good order, and with it the coordinator. May be called again."""
+        self.interrupt()
+        self.finish()
+
+    def _end(self) -> None:
+        """At once. May be called again."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._over.set()
         self._said.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()

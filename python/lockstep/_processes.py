@@ -46,6 +46,8 @@ _MOST_AT_ONCE = 1024  # samples that one message asks for
 _MOST_FILES = 65536
 _END_S = 2.0  # for what a process is in the middle of, at the end
 _PIECES = 4  # of a process's part of a round, at most, where runs are short
+_NAME = "lockstep loader"
+_OF_THE_GROUP = (signal.SIGINT, signal.SIGTERM)  # signals that loader processes do not heed
 
 
 # --- in a loader process
@@ -226,9 +228,11 @@ def _main(
     init: _Carried,
 ) -> None:
     """A loader process. `others`: ends of the sockets that a fork has copied. `place`: number, how many, seed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the training process, which ends this one
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    # Terminals and launchers send them to the whole process group, and the training process needs samples until the job has ended
+    # in good order; then it ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # not ignored, which programs that the dataset starts would inherit
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_GROUP)
     for other in others:
         other.close()
     if forked:
@@ -263,6 +267,15 @@ def _main(
 # --- in the training process
 
 _links: set[socket.socket] = set()  # of all loader processes; a fork copies them, and a socket has its end with its last copy
+
+
+def _forget_processes() -> None:
+    """In a forked child: at its exit multiprocessing would end the loader processes of its parent, and then fail."""
+    ours = {child for child in multiprocessing.process._children if child.name.startswith(_NAME)}  # type: ignore[attr-defined]
+    multiprocessing.process._children.difference_update(ours)  # type: ignore[attr-defined]
+
+
+os.register_at_fork(after_in_child=_forget_processes)
 
 
 @dataclass
@@ -413,12 +426,12 @@ class Processes:
                     "dataset": dataset,
                     "init": init,
                 },
-                name=f"lockstep loader {number}",
+                name=f"{_NAME} {number}",
                 daemon=True,
             )
             mine.setblocking(False)
             # Ctrl-C before a new process ignores it would be a traceback of each.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
             try:
                 process.start()
             except _Unsendable as error:

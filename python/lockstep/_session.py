@@ -610,7 +610,7 @@ class Session:
 
     def interrupt(self, reason: str) -> None:
         """Leaves the job with this reason: `next` returns the end soon. Any thread."""
-        if os.getpid() != self._process:
+        if self.is_parents:
             return
         with self._staying:
             if self._handle:
@@ -630,10 +630,15 @@ class Session:
         """Without effect where it is not away; `next` and `done` say it by themselves."""
         _check(_library().lockstep_back(self._open()))
 
+    @property
+    def is_parents(self) -> bool:
+        """This process is a forked child, which can do nothing with the session."""
+        return os.getpid() != self._process
+
     def end(self) -> None:
         """Leaves the job if it is still on. May be called again."""
         _open.discard(self)
-        if os.getpid() != self._process:  # nobody gives the lock back there
+        if self.is_parents:  # nobody gives the lock back there
             self._handle = c_void_p()
             return
         with self._staying:
@@ -644,6 +649,6 @@ class Session:
     def _open(self) -> c_void_p:
         if not self._handle:
             raise UsageError("the session has ended")
-        if os.getpid() != self._process:
+        if self.is_parents:
             raise UsageError("a forked child cannot use its parent's session")
         return self._handle
