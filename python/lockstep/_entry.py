@@ -30,6 +30,7 @@ class Entry:
     launched: _launchers.Launched | None = None
     shared: bool = False  # the model has worker 0's values since `join`
     _own: OwnCoordinator | None = None
+    _meeting: _launched.Meeting | None = None
     _joined: ClassVar[set[str]] = set()  # coordinators of this process, for all its jobs
 
     def look(self) -> None:
@@ -46,9 +47,8 @@ class Entry:
     def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
         """The model has worker 0's values then, where the workers have been started together. `device`: where it is."""
         self.look()  # the script may have begun a process group since
-        meeting = None
         if self.launched is not None:
-            self.channel = meeting = _launched.Meeting(self.launched, self.secret_file)
+            self.channel = self._meeting = _launched.Meeting(self.launched, self.secret_file)
         if self.channel is not None and self.wanted is not None:
             _initial.share(self.channel, self.wanted, model)
             self.shared = True
@@ -56,8 +56,8 @@ class Entry:
         if self.coordinator is None:
             if self.run_dir is None:  # nobody could read them
                 settings = {"checkpoint.every_epochs": "0"} | settings
-            if meeting is not None:
-                self.coordinator, self.secret_file, self._own = meeting.coordinator(self.run_dir, self.resume)
+            if self._meeting is not None:
+                self.coordinator, self.secret_file, self._own = self._meeting.coordinator(self.run_dir, self.resume)
             else:
                 if warning := _launchers.warning(os.environ):
                     _errors.say(warning)
@@ -86,12 +86,42 @@ class Entry:
             for line in self._own.warnings():
                 _errors.say(line)
 
+    @property
+    def shares_signals(self) -> bool:
+        """SIGINT and SIGTERM are for the whole job: it has this process alone, or a launcher sends them to all its workers."""
+        return self._own is not None or self.launched is not None
+
+    @property
+    def has_coordinator(self) -> bool:
+        """That was started here."""
+        return self._own is not None
+
+    def has_ended(self) -> bool:
+        """The coordinator that was started here. Any thread."""
+        own = self._own
+        return own is None or own.has_ended()
+
+    def interrupt(self, *, at_once: bool = False) -> None:
+        """Ends the job, in good order or at once, where its coordinator was started here. Also within a handler of a signal."""
+        if self._own is not None:
+            self._own.interrupt(at_once=at_once)
+
+    def wait_for_end(self) -> None:
+        """Of the coordinator that was started here, and with it of the job."""
+        try:
+            if self._own is not None:
+                self._own.finish(self.pass_on)
+        finally:
+            self._own = None
+
     def last_words(self) -> str:
         """Of the coordinator that was started here."""
         return "" if self._own is None else self._own.last_line()
 
-    def close(self, ended: bool) -> None:
-        """`ended`: the job has come to its end, and so does its coordinator. May be called again."""
-        own, self._own = self._own, None
-        if own is not None:
-            own.finish() if ended else own.stop()
+    def close(self, *, ended: bool, at_once: bool) -> None:
+        """`ended`: the job has come to its end, and so does its coordinator, else it is told to. May be called again."""
+        if not ended:
+            self.interrupt(at_once=at_once)
+        self.wait_for_end()
+        if self._meeting is not None:
+            self._meeting.close()

@@ -1,9 +1,12 @@
 """What can go wrong, and with which status a program ends that lets it pass."""
 
+import contextlib
+import ctypes
 import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import NoReturn
 
 
 class Error(Exception):
@@ -40,6 +43,8 @@ last_words: set[Callable[[str], None]] = set()
 
 _INTERRUPTED = 130
 _before = sys.excepthook
+_exit = sys.exit
+_ends_badly = False
 
 
 def _explained(error: BaseException) -> BaseException:
@@ -74,6 +79,44 @@ def say(line: str) -> None:
 
 def end_with_one_line() -> None:
     """From here on an Error or Ctrl-C that nobody catches is one line and its status; anything else is as it was."""
-    global _before
+    global _before, _exit
     if sys.excepthook is not _hook:
         _before, sys.excepthook = sys.excepthook, _hook
+    if sys.exit is not _noted_exit:
+        _exit, sys.exit = sys.exit, _noted_exit
+
+
+def _noted_exit(status: object = None) -> NoReturn:
+    """sys.exit: what runs at the exit cannot see the status."""
+    global _ends_badly
+    _ends_badly = status not in (None, 0)
+    _exit(status)  # type: ignore[arg-type]
+
+
+def goes_on() -> None:
+    """The script has caught what sys.exit has raised."""
+    global _ends_badly
+    _ends_badly = False
+
+
+def ends_badly() -> bool:
+    """Whether an exception is on its way or has ended the script, or sys.exit with another status than 0."""
+    on_its_way = sys.exc_info()[1]
+    if on_its_way is not None and not isinstance(on_its_way, GeneratorExit):  # which a loop that is left by break has, too
+        return True
+    return _ends_badly or getattr(sys, "last_value", None) is not None
+
+
+def end_with(error: BaseException) -> None:
+    """For where an exception would be shown and go no further, as at the exit: one line, and at its end the process has the status
+    that the exception would have ended it with."""
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else 1
+    else:
+        say(str(error) if isinstance(error, Error) else "interrupted")
+        status = error.status if isinstance(error, Error) else _INTERRUPTED
+    # The interpreter has no way to change the status at the exit; a handler of the C library, which runs last, has.
+    library = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        register = getattr(library, "__cxa_atexit")
+        register(ctypes.cast(library._exit, ctypes.c_void_p), ctypes.c_void_p(status), None)

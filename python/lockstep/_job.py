@@ -15,6 +15,8 @@ import atexit
 import contextlib
 import enum
 import math
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, overload
@@ -32,6 +34,7 @@ from lockstep import (
     _errors,
     _final,
     _hooks,
+    _interrupts,
     _loader,
     _metrics,
     _model,
@@ -52,6 +55,9 @@ _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
 _MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
 _SHOWN = 8  # of the samples with a loss that is no number
+_LEFT = "its script has left the loop"
+_NO_PROGRESS = re.compile("this worker out: no unit finished for")  # as the coordinator has it
+_NAME_AWAY = '; around what takes long and is no training, as a save or a test, put `with job.away("..."):`'
 
 
 class _State(enum.Enum):
@@ -90,6 +96,11 @@ class Job:
         self._schedule_steps = 0  # of the script's scheduler
         self._steps_at_run = 0  # when the run was handed out
         self._end: Work | None = None
+        self._begun = False  # `prepare` has come to its end
+        self._failed = False  # this worker has said why it leaves
+        self._refused = False  # the loop has raised an error, whoever has caught it
+        self._left: BaseException | None = None  # what has happened when the script left its loop by break
+        self._interrupts = _interrupts.Interrupts(self._interrupted, self._has_ended, self._fail)
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._log = _metrics.Log()
         self._taker = _backward.Taker(self._in_hand, lambda loss, retain: self.backward(loss, retain_graph=retain))
@@ -429,33 +440,29 @@ class Job:
 
     def stop(self, reason: str) -> None:
         """Ends the job for all its workers, completed, with the parameters after the round that was committed last, which the model
-        has then: for a script that has what it wants of it. A batch in hand does not count. All workers may call it, or one; passes
-        over the loader are empty from then on, and the job is `ended_early`."""
+        has then: for a script that has what it wants of it. A batch in hand counts if its step was done. All workers may call it,
+        or one; passes over the loader are empty from then on, and the job is `ended_early`."""
         session = self._joined()
         if self._state is _State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
+        self._come_back()
+        self._complete()
+        if self._end is not None:
+            return
         self._come_back()
         self._parameters.check_values()
         session.stop(reason)
         run = self._held or (None if self._state is _State.DONE else self._run)
         self._held = None
-        while self._end is None:
+        while True:
             if run is not None:
                 self._parameters.device.settle(session)
                 self._parameters.release_gradient()
                 session.done(len(run.samples), 0.0)  # which counts for nothing any more
-                self._state, run = _State.DONE, None
-            work = session.next(_LOOK_S)
-            if work.counted is not None:
-                self._metrics = _metrics.Metrics(work.counted)
-            if work.kind is Kind.UPDATE:
-                self._make_update(work)
-            elif work.kind is Kind.EVALUATE:
-                self._evaluate(work)
-            elif work.kind is Kind.END:
-                self._ended(work)
-            elif work.kind is Kind.TRAIN:
-                run = work
+                self._state = _State.DONE
+            run = self._work()
+            if run is None:
+                return
 
     @contextlib.contextmanager
     def away(self, reason: str, *, at_most: float = _MOST_AWAY_S) -> Iterator[None]:
@@ -478,23 +485,90 @@ class Job:
         self._fail(reason)
 
     def close(self) -> None:
-        """Leaves the job, if it is still on. The model keeps the parameters that it has. May be called again."""
-        self._taker.end()
-        session, self._session = self._session, None
-        if session is not None:
-            self._parameters.detach()
-            self._rule.detach()
-            try:
-                self._parameters.device.settle(session)
-            except JobFailed:  # the GPU's: who works with the model will hear of it
-                pass
-            session.end()
-        self._close_loaders()
-        self._entry.close(self._end is not None)
-        atexit.unregister(self.close)
-        _errors.last_words.discard(self._fail)
+        """Ends the job, if it is still on, as `stop` does; after `leave`, or with an exception on its way, this worker leaves it
+        and the others go on. The model keeps the parameters that it has. May be called again."""
+        self._close("its script has closed the job")
 
     # --- within
+
+    def _close(self, reason: str) -> None:
+        if self._session is not None and self._session.is_parents:
+            return
+        try:
+            if self._ends_well():
+                self._come_back()
+                self._complete()
+                run = self._held or self._run
+                if self._end is None and run is not None and run.round > 0:  # else there is no model that the job could end with
+                    self.stop(reason)
+        except BaseException as error:
+            self._fail(str(error) or type(error).__name__)
+            raise
+        finally:
+            self._leave_session()
+
+    def _ends_well(self) -> bool:
+        """The script has ended or closed the job in good order, so it has what it wants."""
+        if self._session is None or not self._begun or self._failed or self._refused or _errors.ends_badly():
+            return False
+        return self._state in (_State.IN_HAND, _State.BACKWARD, _State.STEPPED, _State.DONE)
+
+    def _at_exit(self) -> None:
+        late = self._state is _State.STEPPED and self._ends_well()
+        try:
+            self._close("its script has come to its end")
+        except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
+            _errors.end_with(error)
+            return
+        if late:
+            _errors.say(
+                "the script has ended within its loop, so what it has seen of the model lacks the last update: leave the loop by "
+                "break, or call job.stop before the model is used"
+            )
+
+    def _tell_left(self) -> None:
+        if self._left is not None and not _errors.ends_badly():
+            _errors.end_with(self._left)
+
+    def _leave_session(self) -> None:
+        self._taker.end()
+        session, self._session = self._session, None
+        try:
+            if session is not None:
+                self._parameters.detach()
+                self._rule.detach()
+                try:
+                    self._parameters.device.settle(session)
+                except JobFailed:  # the GPU's: who works with the model will hear of it
+                    pass
+                session.end()
+            self._close_loaders()
+            end = self._end
+            # Where this worker alone has failed, its coordinator serves the others.
+            alone = end is not None and end.failed and (end.unfit or self._entry.launched is None)
+            self._entry.close(ended=end is not None and not alone, at_once=self._interrupts.twice)
+        finally:
+            self._interrupts.end()
+            atexit.unregister(self._at_exit)
+            _errors.last_words.discard(self._fail)
+
+    def _has_ended(self, seconds: float) -> bool:
+        """So long after a signal; in another thread."""
+        return self._entry.has_ended() if self._entry.has_coordinator else seconds > _interrupts.PATIENCE_S
+
+    def _heed_signals(self) -> None:
+        if self._session is not None and self._entry.shares_signals:
+            self._interrupts.begin()
+
+    def _interrupted(self, name: str) -> None:
+        """In the handler of a signal, which may have come in the middle of anything."""
+        if self._session is not None and self._session.is_parents:
+            return
+        if self._entry.has_coordinator:
+            line = f"lockstep: {name}: the job ends with the round that is open; Ctrl-C once more ends it at once\n"
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode())
+            self._entry.interrupt()
 
     def _go_away(self, reason: str, at_most: float) -> None:
         if self._session is not None:
@@ -528,8 +602,14 @@ class Job:
                 loaders.close()
 
     def _fail(self, reason: str) -> None:
-        if self._session is not None:
-            self._session.interrupt(reason)
+        self._failed, self._left = True, None
+        if self._session is None or self._session.is_parents:
+            return
+        # The same signal has ended loader processes of the script's own, say: that does not keep the job from its checkpoint.
+        if self._interrupts.ends_in_order and self._state is not _State.UPDATING:
+            self._interrupts.job_has_ended()
+            self._entry.wait_for_end()
+        self._session.interrupt(reason)
 
     def _known(self) -> tuple[int, int]:
         if self._place is None:
@@ -563,13 +643,14 @@ class Job:
 
     def _join(self, settings: _settings.Settings, batch: int) -> None:
         assert self._batches is not None and self._model is not None
-        atexit.register(self.close)
+        atexit.register(self._at_exit)
         _errors.last_words.add(self._fail)
         try:
             self._batches.start(self._seed)  # what follows makes threads and sockets
             if self._evaluation is not None:
                 self._evaluation.start(self._seed)
             self._session = self._entry.join(self._model, settings, self._parameters.device.name)
+            self._heed_signals()
             self._parameters.recount()
         except UsageError as error:
             self._close_loaders()
@@ -614,11 +695,16 @@ class Job:
                 own_parameters=not self._entry.shared and self.size > 1,
             )
         )
+        self._begun = True
 
     def _pass(self) -> Iterator[Any]:
         """One pass over the loader: the runs of this worker in that epoch."""
+        if self._left is not None:
+            left, self._left = self._left, None
+            raise left
         if self._session is None and self._end is None:
             self._joined()
+        self._heed_signals()  # where another thread has prepared the job
         if self._state is _State.STEPPED and self._run is not None:  # the script has left the loop by break
             self._done(self._joined(), self._run)
         if self._state is _State.UPDATING:
@@ -633,7 +719,14 @@ class Job:
             raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
         self._order.begin_pass(epoch)
         _backward.keep_from_compiler()
-        return self._runs(epoch)
+        return self._guarded(self._runs(epoch))
+
+    def _guarded(self, runs: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from runs
+        except _errors.Error:
+            self._refused = True
+            raise
 
     def _runs(self, epoch: int) -> Iterator[Any]:
         assert self._batches is not None
@@ -659,8 +752,12 @@ class Job:
             del values
             ahead = self._batches.ahead
             session.note_reading(time.monotonic() - asked, ahead)
-            # The script's break leaves the run in hand, so that the parameters stay as they are; the next pass goes on from there.
-            yield batch
+            _errors.goes_on()
+            try:
+                yield batch
+            except GeneratorExit:
+                self._leave_loop()
+                raise
             del batch
             self._done(session, run)
 
@@ -669,34 +766,64 @@ class Job:
         self._come_back()
         if self._held is not None and self._end is None:
             self._parameters.check_values()
+        work, self._held = self._held, None
+        if work is not None and self._end is None and self._joined().cancelled():  # others have computed it
+            self._joined().done(len(work.samples), 0.0)
+            work = None
+        work = work or self._work()
+        if work is None or self._end is not None:
+            return None
+        if work.epoch <= epoch:
+            return self._order.in_order(work)
+        self._hold(work, "between two epochs")
+        return None
+
+    def _work(self) -> Work | None:
+        """Waits for the next run, and does meanwhile what else there is to do; None: the job has ended."""
         while self._end is None:
-            work, self._held = self._held, None
-            if work is not None and self._joined().cancelled():  # others have computed it
-                self._joined().done(len(work.samples), 0.0)
-                work = None
-            if work is None:
-                work = self._joined().next(_LOOK_S)
-                self._entry.pass_on()
-                if work.counted is not None:
-                    self._order.check(work.counted)
-                    if self._batches is not None:
-                        self._batches.check(work.counted)
-                    self._metrics = _metrics.Metrics(work.counted)
+            work = self._joined().next(_LOOK_S)
+            self._entry.pass_on()
+            if work.counted is not None:
+                self._order.check(work.counted)
+                if self._batches is not None:
+                    self._batches.check(work.counted)
+                self._metrics = _metrics.Metrics(work.counted)
+            if work.kind is Kind.TRAIN:
+                return work
             if work.kind is Kind.UPDATE:
                 self._make_update(work)
             elif work.kind is Kind.EVALUATE:
                 self._evaluate(work)
             elif work.kind is Kind.END:
                 self._ended(work)
-            elif work.kind is Kind.TRAIN:
-                if work.epoch <= epoch:
-                    return self._order.in_order(work)
-                # Its parameters are those at the end of the epoch before.
-                self._held = work
-                self._parameters.use(work.parameters, self._floats, whole=True)
-                self._go_away("between two epochs", _MOST_AWAY_S)
-                return None
         return None
+
+    def _hold(self, work: Work, reason: str) -> None:
+        """The script does something else before this run, with its parameters: those after the round before it."""
+        self._held = work
+        self._parameters.use(work.parameters, self._floats, whole=True)
+        self._go_away(reason, _MOST_AWAY_S)
+
+    def _leave_loop(self) -> None:
+        """The script has left its loop by break, or an exception has. An error goes no further from here."""
+        if self._session is None or self._session.is_parents or self._failed or _errors.ends_badly():
+            return
+        try:
+            if self._state is _State.STEPPED:
+                self._complete()
+            else:
+                self._go_away(_LEFT, _MOST_AWAY_S)
+        except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
+            self._left, self._refused = error, True
+            atexit.register(self._tell_left)
+
+    def _complete(self) -> None:
+        """After a step: the script wants the model with that update, as torch would have left it."""
+        if self._state is _State.STEPPED and self._run is not None and self._end is None:
+            self._done(self._joined(), self._run, goes_on=False)
+            work = self._work()
+            if work is not None:
+                self._hold(work, _LEFT)
 
     def _evaluate(self, work: Work) -> None:
         session = self._joined()
@@ -709,7 +836,7 @@ class Job:
         self._parameters.device.settle(session)
         session.evaluation_done(*found)
 
-    def _done(self, session: Session, run: Work) -> None:
+    def _done(self, session: Session, run: Work, *, goes_on: bool = True) -> None:
         if self._state is _State.IN_HAND:
             raise UsageError("neither loss.backward() nor job.backward(loss) was called for this batch")
         if self._state is _State.FAILED:
@@ -719,7 +846,8 @@ class Job:
                 "opt.step() was not called for this batch: to accumulate gradients, give the larger global_batch to "
                 "job.prepare and step with each batch"
             )
-        if self._schedule is not None and not self._schedule.steps_in_epoch and self._schedule_steps == self._steps_at_run:
+        scheduled = self._schedule is None or self._schedule.steps_in_epoch or self._schedule_steps > self._steps_at_run
+        if goes_on and not scheduled:
             raise UsageError(
                 "sched.step() was not called after opt.step(), as scheduler_steps='update' says: where it is called once an epoch, "
                 "say scheduler_steps='epoch'"
@@ -764,14 +892,18 @@ class Job:
         if work.final_parameters:
             self._parameters.use(work.parameters, self._floats)
         self._end = work
+        self._interrupts.job_has_ended()
         reason = work.reason
         self._entry.pass_on()
         if work.failed:
             reason = self._entry.last_words() or reason
-        self.close()
+        if _NO_PROGRESS.search(reason):
+            reason += _NAME_AWAY
+        self._leave_session()
         if work.unfit:
             raise UsageError(reason)
         if work.failed:
             raise JobFailed(reason)
+        self._interrupts.heed()
         if not work.final_parameters:
             raise JobFailed(f"the job has ended, and the parameters of this worker are not its last ones: {work.not_final}")

@@ -969,7 +969,7 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
                       + step + "        rates += [(job.round, sched.get_last_lr()[0])]\n"
                       + "assert max(abs(r - 0.05 * (1 + torch.cos(torch.tensor(torch.pi * i / 4)).item())) for i, r in rates) < 1e-6, rates\n",
                       0, ""))
-        # What is looked at behind a break stays as it is.
+        # A loop that is left by break leaves the model with the update of its last step.
         cases.append((SCRIPT + PREPARE + """
 done, session = [], job._session
 tell = session.done
@@ -979,7 +979,7 @@ for epoch in range(2):
         job.backward(F.cross_entropy(model(x), y))
         opt.step()
         break
-    assert len(done) == epoch
+    assert len(done) == job.next_round == epoch + 1
 """, 0, ""))
         self.assert_outcomes(cases)
 

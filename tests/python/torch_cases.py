@@ -18,6 +18,8 @@ for text in scripts:
         results.append((0, ""))
     except lockstep.Error as error:
         results.append((error.status, str(error)))
+        if "job" in names:
+            names["job"].leave("the case is over")
     if "job" in names:
         names["job"].close()
 print(json.dumps(results))
