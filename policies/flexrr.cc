@@ -22,6 +22,8 @@ constexpr int kWaits = 16;
 
 // Nobody is stuck in a unit within so many of its usual unit times, or such a time.
 constexpr int kStuckUnits = 3;
+constexpr int kFarSlower = 4;      // than the median worker
+constexpr int kHopelessShare = 4;  // of the round so far: that long after all others are done
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
 
 constexpr int kDeliveryMemory = 4;  // rounds
@@ -265,7 +267,9 @@ class Flexrr final : public WorkRule {
   // A unit that is begun cannot be moved. When everybody else is done and one worker is stuck in a
   // unit (or in delivering), waiting goes on for as long as computing its units again would take,
   // and then they are: never more than twice the time of the better choice. Where the worker is
-  // known to need much longer than that for its run, there is nothing to wait for.
+  // known to need much longer than that for its run, or is far slower than others and late even so,
+  // it gets a little time to show that it is not: else a wrong time, once learned, would have it
+  // fenced for ever.
   void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
     // Where many are late it is not them; and who computes again what a fence took must not be
     // next. But an exact round closes over all of its units: there it goes on as long as somebody
@@ -308,9 +312,15 @@ class Flexrr final : public WorkRule {
                             : std::max(worker.progressed_at, worker.parts.back().ready_at);
       // It may be an owner that is late with them all.
       if (many && Computed(worker) && delivered <= from) continue;
-      const bool hopeless = !Computed(worker) && ExpectedRest(worker, view.now, sights_[i]) >
-                                                     std::max(2 * again, kShortestStuck);
-      const Time until = hopeless ? view.now : from + due + again;
+      const Duration rest = ExpectedRest(worker, view.now, sights_[i]);
+      const bool overdue = rest < Duration{} && sights_[i].unit_time > kFarSlower * usual;
+      const bool hopeless =
+          !Computed(worker) && (overdue || rest > std::max(2 * again, kShortestStuck));
+      Time until = from + due + again;
+      if (hopeless) {
+        const Duration a_little = std::max((delivered - view.started) / kHopelessShare, again);
+        until = std::min(until, delivered + a_little);
+      }
       if (view.now < until) {
         verdict->look_again = std::min(verdict->look_again, until);
         continue;

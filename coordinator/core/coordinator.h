@@ -33,7 +33,7 @@
 #include "coordinator/membership/relinking.h"
 #include "coordinator/membership/slowdowns.h"
 #include "coordinator/membership/state_streams.h"
-#include "coordinator/record/outliers.h"
+#include "coordinator/core/outliers.h"
 #include "coordinator/record/records.h"
 #include "coordinator/round/pipeline.h"
 #include "policies/policy.h"

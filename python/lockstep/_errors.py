@@ -42,7 +42,8 @@ def of_status(status: int, message: str) -> Error:
 last_words: set[Callable[[str], None]] = set()
 
 _INTERRUPTED = 130
-_before = sys.excepthook
+_first = _before = sys.excepthook  # what was there before the first of our hooks, and before the last one
+_hooked = 0  # calls of ours that are under way
 _exit = sys.exit
 _ends_badly = False
 
@@ -58,6 +59,18 @@ def _explained(error: BaseException) -> BaseException:
 
 
 def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    global _hooked
+    if _hooked:  # another hook, as that of a process group, has ours below it and is below ours
+        _first(kind, error, trace)
+        return
+    _hooked += 1
+    try:
+        _tell(kind, error, trace)
+    finally:
+        _hooked -= 1
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     error = _explained(error)
     ours = isinstance(error, Error)
     interrupted = isinstance(error, KeyboardInterrupt)

@@ -98,6 +98,7 @@ class Meeting:
         self._key_of_proof = None if secret_file is None else _read(secret_file)
         self._number = Meeting._made
         Meeting._made += 1
+        self._folder: PrivateFolder | None = None
         if where.in_group:
             self._store = _store_of_group()
             return
@@ -105,7 +106,6 @@ class Meeting:
         if at not in Meeting._stores:
             Meeting._stores[at] = self._connected(where)
         self._store = Meeting._stores[at]
-        self._folder: PrivateFolder | None = None
 
     @staticmethod
     def _connected(where: Launched) -> Any:

@@ -36,8 +36,8 @@ MUTATIONS = [
     Mutation(
         "the quorum is one less",
         "coordinator/core/context.cc",
-        "const bool enough = members.CountLive() >= min_workers;",
-        "const bool enough = members.CountLive() + 1 >= min_workers;",
+        "members.CountPresent() >= min_workers;",
+        "members.CountPresent() + 1 >= min_workers;",
     ),
     Mutation(
         "the mean is over samples, whatever a part counts for",
@@ -84,8 +84,8 @@ MUTATIONS = [
     Mutation(
         "whoever finishes no unit is never lost",
         "coordinator/membership/liveness.cc",
-        "  if (idle >= patience) {\n",
-        "  if (idle >= patience && false) {\n",
+        "  if (idle >= patience) job_->Evict",
+        "  if (idle >= patience && false) job_->Evict",
     ),
     Mutation(
         "a worker that applies an attempt does not notice that another one takes its place",

@@ -52,7 +52,9 @@ TEST_P(Stall, DelaysNoRoundForLong) {
          {fmt::format("worker=2,pattern=pause,every=1000s,length={}ms,from=2s", ms),
           fmt::format("worker=2,pattern=slow-worker,p=0.125,delay={0}ms..{0}ms,from=2s,for=40ms",
                       ms),
-          fmt::format("worker=2,pattern=delay,p=1,times={},from=2s,for=40ms", rounds)}) {
+          fmt::format("worker=2,pattern=delay,p=1,times={},from=2s,for=40ms", rounds),
+          // Its units become as long.
+          fmt::format("worker=2,factor={},from=2s,for={}ms", 1 + 8 * rounds, ms)}) {
       EXPECT_LE(LongestGap(GetParam(), slowdown), 3) << slowdown;
     }
   }

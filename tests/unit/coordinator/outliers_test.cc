@@ -1,6 +1,6 @@
 // Workers whose gradients are unlike others', and a loss that explodes, are found; what numbers of
 // samples, noise and single rounds explain is not.
-#include "coordinator/record/outliers.h"
+#include "coordinator/core/outliers.h"
 
 #include <gtest/gtest.h>
 

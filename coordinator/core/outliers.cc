@@ -1,4 +1,4 @@
-#include "coordinator/record/outliers.h"
+#include "coordinator/core/outliers.h"
 
 #include <fmt/format.h>
 
