@@ -176,7 +176,7 @@ class Ending(ClusterTest):
             other.run_dir = forgotten.run_dir
             other.start()
             self.assertEqual(forgotten.wait(), 1)
-            self.assertRegex(forgotten.log("coordinator"), r"error \S+/rounds.jsonl: was (removed|replaced by another) while the job runs")
+            self.assertRegex(forgotten.log("coordinator"), r"\S+/rounds.jsonl: was (removed|replaced by another) while the job runs")
             self.assertRegex(forgotten.log("coordinator"), r"error \S+/run: was (removed|replaced by another) while the job runs")
             self.assertEqual(forgotten.wait("worker0"), 0)
             self.assertEqual(other.finish()["rounds"], 15)

@@ -16,7 +16,7 @@ ALLOWED = {
     "tests/cluster/harness.py": "looks at the files of other processes again and again, until what it waits for holds",
     "tests/python/test_package.py": "the backward pass of the worker whose overlap is looked at takes so long, and one that is away stays away",
     "tests/python/test_torch_end.py": "scripts that look for a file, or for the coordinator's word, until it is there",
-    "tests/python/test_torch_launched.py": "no sleep: a clock of its own takes the place of time.sleep",
+    "tests/python/test_torch_launched.py": "a clock of its own takes the place of the wait",
     "tests/python/test_torch_loader.py": "the emulated disk and model of a worker that is slow at one of them",
     "tests/python/torch_loader.py": "the emulated disk and model of the figures in docs/pytorch.md; its tests are not slowed",
     "tests/unit/control_tools/slowdown_test.py": "polls /proc: the state of a process cannot be waited for",
