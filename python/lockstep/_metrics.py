@@ -5,6 +5,7 @@ not at all where the round is closed without it (then the samples come again, an
 the numbers rides on its commit, and is the same on all workers.
 """
 
+import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -112,6 +113,10 @@ def weight(value: Any) -> int:
     """What job.weigh was given."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.detach().item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or value not in range(_MOST_WEIGHT + 1):
-        raise UsageError(f"job.weigh: {value!r} is not a whole number from 0 to 2^31")
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 <= value <= _MOST_WEIGHT or value % 1 != 0:
+        shown = f"a tensor of {value.numel()} values" if isinstance(value, torch.Tensor) else repr(value)
+        raise UsageError(
+            f"job.weigh: {shown} is not a whole number from 0 to 2^31: weigh in smaller units, as round(1000 * weight)"
+        )
     return int(value)

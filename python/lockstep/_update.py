@@ -236,7 +236,7 @@ class Updates:
         self._store()
         self._put_back()
         count.fill_(updates + 1)
-        self.advance(math.ceil(position + samples / self._batch))  # an epoch's last round is a whole one, of however many samples
+        self.advance(position_after(position, samples, self._batch))
 
     def detach(self) -> None:
         """The optimizer keeps what it has in memory of its own."""
@@ -380,6 +380,12 @@ class Updates:
         known = sum(entry.parameter >= 0 for entry in self._entries)
         if known != sum(value is not None for state in self._optimizer.state.values() for value in state.values()):
             raise UsageError(f"{self._name} keeps more than after its first step, which is not supported")
+
+
+def position_after(position: float, samples: int, batch: int) -> int:
+    """Of the schedule, in whole rounds of `batch` samples, after a round of so many: an epoch's last one is whole, however many it
+    has. Counted in samples: a sum of their parts of a batch may be a little more than a whole number."""
+    return -(-(round(position * batch) + samples) // batch)
 
 
 def _in_words(options: Mapping[str, object]) -> str:

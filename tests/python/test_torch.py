@@ -214,6 +214,26 @@ class SameAsTorchTest(TorchTest):
             """))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
+    def test_a_schedule_stands_behind_whole_rounds_whatever_their_parts_add_up_to(self):
+        """Sums of parts in binary are a little more or less than a whole number."""
+        done = run(self.script("""
+            import math
+            from fractions import Fraction
+            from lockstep import _update
+            rounded = 0
+            for batch in (1, 48, 1219, 2797):
+                for whole in (0, 3, 100):
+                    for counted in range(batch):
+                        for samples in (1, batch - counted):
+                            position = whole + counted / batch  # as the coordinator has it
+                            want = math.ceil(whole + Fraction(counted + samples, batch))
+                            found = _update.position_after(position, samples, batch)
+                            assert found == want, (batch, whole, counted, samples, found, want)
+                            rounded += math.ceil(position + samples / batch) != want
+            assert rounded > 0, "the plain sum is as good"
+            """))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+
     def test_running_statistics_are_the_mean_of_all_workers(self):
         done = lockstep_run("-n", "4", HERE / "torch_norm.py", self.folder)
         self.assertEqual(done.returncode, 0, done)

@@ -49,6 +49,24 @@ class WeightsTest(TorchTest):
         self.assertFalse(any("divisor" in line for line in rounds))
         self.assertGreater(max(abs(a - b) for a, b in zip(parameters, alone["parameters"], strict=True)), 0.05)
 
+    def test_a_weight_that_is_a_float_is_looked_at_once(self):
+        """And not compared with each whole number below it, which nothing can interrupt."""
+        done = run(self.script("""
+            from lockstep import _metrics
+            class Counted(float):
+                looks = 0
+                def __eq__(self, other):
+                    Counted.looks += 1
+                    return float.__eq__(self, other)
+                def __ne__(self, other):
+                    Counted.looks += 1
+                    return float.__ne__(self, other)
+                __hash__ = float.__hash__
+            assert _metrics.weight(Counted(1000.0)) == 1000
+            assert Counted.looks < 4, Counted.looks
+            """))
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+
     def test_what_a_weight_may_not_be_is_one_line(self):
         weighed = LOOP.replace("job.backward(loss)", "job.backward(loss, weight={})")
         norm = SCRIPT.replace("nn.Linear(1, 2)", "nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))")
@@ -57,7 +75,11 @@ class WeightsTest(TorchTest):
             (SCRIPT + PREPARE + weighed.format("-1"), 2, "is not a whole number from 0 to 2^31"),
             (SCRIPT + PREPARE + weighed.format("True"), 2, "is not a whole number from 0 to 2^31"),
             (SCRIPT + PREPARE + weighed.format("'many'"), 2, "is not a whole number from 0 to 2^31"),
-            (SCRIPT + PREPARE + weighed.format("torch.tensor([1, 2])"), 2, "is not a whole number from 0 to 2^31"),
+            (SCRIPT + PREPARE + weighed.format("torch.tensor([1, 2])"), 2, "a tensor of 2 values is not a whole number from 0 to 2^31"),
+            (SCRIPT + PREPARE + weighed.format("torch.tensor(2.5)"), 2, "2.5 is not a whole number from 0 to 2^31: weigh in smaller units, as round(1000 * "),
+            (SCRIPT + PREPARE + weighed.format("round(1000 * 2.5)"), 0, ""),
+            (SCRIPT + PREPARE + weighed.format("torch.tensor(1e6)"), 0, ""),
+            (SCRIPT + PREPARE + weighed.format("float('inf')"), 2, "is not a whole number from 0 to 2^31"),
             (SCRIPT + PREPARE + weighed.format("torch.tensor(float('nan'))"), 2, "is not a whole number from 0 to 2^31"),
             (SCRIPT + PREPARE + weighed.format("2 if job.round == 0 else None"), 2, "this batch has no weight (job.weigh), and those before it had one"),
             (SCRIPT + PREPARE + weighed.format("None if job.round == 0 else 2"), 2, "this batch has a weight (job.weigh), and those before it had none"),
