@@ -19,7 +19,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -29,6 +29,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch.utils.data import BatchSampler, DataLoader
 
+from lockstep import _errors
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
@@ -58,7 +59,7 @@ class _Rounds:
         return samples // batch if batches.drop_last else math.ceil(samples / batch)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet, as where it is unpickled
+        if name in ("loader", "state_dict", "load_state_dict"):  # not there yet, as where it is unpickled; of a StatefulDataLoader
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -91,6 +92,7 @@ class Strategy(SingleDeviceStrategy):
         self._failed = False
         self._absence = contextlib.ExitStack()
         self._runs: Iterator[Any] = iter(())  # of the pass in hand
+        self._looked_at_monitors = False
         self._first_pass = True  # which on_train_start begins
         self._next: Any = _OVER  # the first batch of the next round
         self._further: Any = None  # the batch of a further run of the round in hand
@@ -275,7 +277,11 @@ class Strategy(SingleDeviceStrategy):
             (trainer.overfit_batches > 0, "overfit_batches: give the dataloader a torch.utils.data.Subset"),
             (repr(trainer.limit_train_batches) != "1.0", "limit_train_batches: an epoch has each sample once; say max_steps"),
             (trainer.reload_dataloaders_every_n_epochs > 0, "reload_dataloaders_every_n_epochs: a job has one dataset"),
-            (trainer.num_devices * trainer.num_nodes > 1, "devices, num_nodes: lockstep run -n starts the workers"),
+            (
+                # What the Trainer was told: to a strategy of one device it says 1.
+                max(len(trainer._accelerator_connector._parallel_devices), trainer._accelerator_connector._num_nodes_flag) > 1,
+                "devices, num_nodes: leave them out, and start the workers by lockstep run -n 2",
+            ),
             (
                 precision not in _PRECISIONS,
                 f"precision='{precision}': parameters and gradients are float32, so one of {_PRECISIONS}",
@@ -297,6 +303,7 @@ class Strategy(SingleDeviceStrategy):
 
     def _round_over(self) -> None:
         """Lightning's loop counts the round when this is done."""
+        self._look_at_monitors()
         loop = self._trainer.fit_loop
         progress = loop.epoch_loop.batch_progress
         progress.is_last_batch = over = self._next is _OVER
@@ -307,6 +314,21 @@ class Strategy(SingleDeviceStrategy):
         elif progress.current.ready >= loop.max_batches:  # where contributions are left out they come in a later round
             loop.max_batches = progress.current.ready + 1
         self._count_steps(self.job.metrics.round)
+
+    def _look_at_monitors(self) -> None:
+        """When the first round is over; worker 0 says it for all."""
+        if self._looked_at_monitors:
+            return
+        self._looked_at_monitors = True
+        own = {result.meta.name for result in self._trainer._results.values() if result.meta.fx == "training_step"}
+        for callback in self._trainer.callbacks:
+            monitor = getattr(callback, "monitor", None) if isinstance(callback, EarlyStopping) else None
+            if self.is_global_zero and monitor and own & {monitor, monitor.removesuffix("_epoch"), monitor.removesuffix("_step")}:
+                _errors.say(
+                    f"EarlyStopping monitors {monitor}, which training_step logs of each worker's own batches, and the first "
+                    'that stops ends the job for all. Monitor the job\'s number: self.log("loss_of_all", job.metrics["loss"]) in '
+                    "on_train_epoch_end"
+                )
 
     def _count_steps(self, rounds: int) -> None:
         """That are over before the one in hand, those that this worker had no part in included."""
@@ -322,6 +344,15 @@ class Strategy(SingleDeviceStrategy):
         if self._next is _OVER:
             self._pass_over()
 
+    def _stop_with_the_job(self) -> None:
+        """Where it was another worker's Trainer that has stopped training; else epochs without a batch would follow."""
+        loop = self._trainer.fit_loop
+        if self.job.ended_early and not self._trainer.should_stop:
+            _errors.say(f"the job was stopped in epoch {self.job.epoch}, and worker {self.global_rank} stops training with it")
+            self._trainer.should_stop = True
+            loop.min_epochs = loop.epoch_loop.min_steps = None
+
     def _pass_over(self) -> None:
+        self._stop_with_the_job()
         if self._scheduler is not None and self._steps_in_epoch:
             self._scheduler.step()

@@ -191,6 +191,40 @@ more["callbacks"] = [*more["callbacks"], Stops()]
         ends = [self.said(lines[worker], "end") for worker in (0, 1)]
         self.assertEqual(ends[0], ends[1])
 
+    STOPS = """
+more["max_epochs"] = 8
+Module.on_train_epoch_start = lambda self: print("begins", self.current_epoch, flush=True)
+step = Module.training_step
+def own(self, batch, batch_idx):
+    self.log("own", 1.0 if job.rank == 0 else -float(self.current_epoch), on_step=False, on_epoch=True)
+    return step(self, batch, batch_idx)
+Module.training_step = own
+#monitored
+"""
+
+    def test_early_stopping_by_what_one_worker_knows_is_said_and_stops_all(self):
+        """Worker 0 alone has what it wants; the other one gets no epochs without a batch but the one in which it hears of that."""
+        monitored = 'more["callbacks"] = [*more["callbacks"], pl.callbacks.EarlyStopping("own", patience=1, check_on_train_epoch_end=True)]'
+        lines, _ = self.fit("own", change=self.STOPS.replace("#monitored", monitored), after="assert job.ended_early")
+        first, second = ([int(words[0]) for words in self.said(lines[worker], "begins")] for worker in (0, 1))
+        self.assertEqual(first, [0, 1])
+        self.assertIn(second, ([0, 1], [0, 1, 2]))
+        said = [" ".join(line) for worker in (0, 1) for line in lines[worker] if line[0] == "lockstep:"]
+        warned = [line for line in said if line.startswith("lockstep: EarlyStopping monitors own, which training_step logs of each worker's own batches")]
+        self.assertEqual(len(warned), 1, said)
+        self.assertIn('self.log("loss_of_all", job.metrics["loss"]) in on_train_epoch_end', warned[0])
+        self.assertEqual(len([line for line in said if "worker 1 stops training with it" in line]), len(second) - len(first), said)
+
+    def test_early_stopping_by_the_job_s_own_number_is_the_same_on_all(self):
+        monitored = """
+Module.on_train_epoch_end = lambda self: self.log("loss_of_all", job.metrics["loss"])
+more["callbacks"] = [*more["callbacks"], pl.callbacks.EarlyStopping("loss_of_all", patience=1, min_delta=9.0)]
+"""
+        lines, _ = self.fit("all", change=self.STOPS.replace("#monitored", monitored), after="assert job.ended_early")
+        begun = [[words[0] for words in self.said(lines[worker], "begins")] for worker in (0, 1)]
+        self.assertEqual(begun, [["0", "1"]] * 2)
+        self.assertFalse([line for worker in (0, 1) for line in lines[worker] if line[0] == "lockstep:" and "top" in " ".join(line)])
+
     def test_each_sample_once_though_a_worker_is_slow(self):
         lines, rounds = self.fit("flexrr", "--policy", "flexrr", "--slowdown", "worker=1,factor=6", "--set", "emulate.unit_time=5ms", "--set", "job.units=12")
         harness.check_epochs(self, rounds, SAMPLES)
@@ -326,6 +360,8 @@ more["num_sanity_val_steps"] = 0
             ("more['overfit_batches'] = 2", "overfit_batches"),
             ("more['reload_dataloaders_every_n_epochs'] = 1", "reload_dataloaders_every_n_epochs"),
             ("more['precision'] = '64-true'", "precision='64-true'"),
+            ("more['devices'] = 2", "devices, num_nodes: leave them out, and start the workers by lockstep run -n 2"),
+            ("more['num_nodes'] = 2", "devices, num_nodes: leave them out"),
             ("more['max_epochs'] = -1", "max_epochs=-1"),
             ("more.update(gradient_clip_val=1, gradient_clip_algorithm='value')", "gradient_clip_algorithm='value'"),
             (f"fit['ckpt_path'] = {__file__!r}", "ckpt_path: the job resumes from its run directory"),
