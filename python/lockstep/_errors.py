@@ -21,6 +21,10 @@ class UsageError(Error):
     status = 2
 
 
+class Missing(UsageError, AttributeError):
+    """For hasattr an attribute that is not there."""
+
+
 class JobFailed(Error):
     """The job has failed, or has ended without this worker."""
 
@@ -40,6 +44,9 @@ def of_status(status: int, message: str) -> Error:
 
 # Told why the program ends, one line, before it does.
 last_words: set[Callable[[str], None]] = set()
+
+# Exceptions of the script that Lockstep knows the reason of: a line with what to write instead, or nothing.
+explanations: list[Callable[[BaseException], str]] = []
 
 _INTERRUPTED = 130
 _first = _before = sys.excepthook  # what was there before the first of our hooks, and before the last one
@@ -72,6 +79,8 @@ def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     error = _explained(error)
+    if explained := next(filter(None, (explain(error) for explain in explanations)), ""):
+        error = UsageError(explained)
     ours = isinstance(error, Error)
     interrupted = isinstance(error, KeyboardInterrupt)
     line = "interrupted" if interrupted else str(error) if ours else f"{kind.__name__}: {error}".splitlines()[0]

@@ -33,6 +33,7 @@ from lockstep import (
     _entry,
     _errors,
     _final,
+    _given,
     _hooks,
     _interrupts,
     _loader,
@@ -40,6 +41,9 @@ from lockstep import (
     _model,
     _optimizer,
     _order,
+    _others,
+    _reads,
+    _reduction,
     _rule,
     _samples,
     _scaler,
@@ -91,6 +95,7 @@ class Job:
         self._weight: int | None = None  # of the run in hand: what its loss is a mean over; None: its samples
         self._weighs: bool | None = None  # whether the script says so; None: there was no batch yet
         self._gradient_version = 0
+        self._loss_looked_at = False  # whether it is a mean
         self._schedule: _optimizer.Schedule | _update.Schedule | None = None
         self._updates: _update.Updates | None = None  # None: the session makes them by a rule of its own
         self._schedule_steps = 0  # of the script's scheduler
@@ -104,6 +109,7 @@ class Job:
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._log = _metrics.Log()
         self._taker = _backward.Taker(self._in_hand, lambda loss, retain: self.backward(loss, retain_graph=retain))
+        self._others = _others.Watch(lambda: self.round if self._in_hand() or self._state is _State.STEPPED else None)
         self._metrics = _metrics.Metrics(None)
         torch.manual_seed(seed)
 
@@ -248,10 +254,10 @@ class Job:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        loader: DataLoader[Any],
+        loader: DataLoader[Any] | None = None,
         scheduler: LRScheduler | None = None,
         *,
-        epochs: int,
+        epochs: int | None = None,
         updates: int | None = None,
         global_batch: int | None = None,
         units: int | None = None,
@@ -272,16 +278,15 @@ class Job:
         workers by itself.
         """
         if self._session is not None:
-            raise UsageError("job.prepare was called twice: a job has one model")
+            raise UsageError(f"job.prepare was called twice, and a job has one model: make {_given.TOGETHER}")
+        _given.check(model, optimizer, loader, scheduler, epochs)
+        assert loader is not None and epochs is not None
         _model.refuse_unsupported(model)
         self._order = _order.Order(loader, samples)
         _loader.warn_of_unused(loader, self._order)
         parameters = _model.Parameters(model, optimizer)
         batch = self._order.batch_size if global_batch is None else global_batch
-        numbers = {"epochs": epochs, "updates": updates, "global_batch": batch, "units": units, "samples": samples}
-        for name, value in numbers.items():
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise UsageError(f"{name}: {value!r} is not a whole number from 1 on")
+        _given.check_counts(epochs=epochs, updates=updates, global_batch=batch, units=units, samples=samples)
         samples = self._order.positions(batch)
         said: dict[str, object] = {
             "job.seed": self._seed,
@@ -325,7 +330,7 @@ class Job:
         samples = self._order.positions(batch)
         in_epoch = math.ceil(samples / batch)
         if self.rank == 0:
-            self._units.tell(self._config["job.units"], batch, samples)
+            self._units.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
         self._rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=self._epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), ahead)
@@ -335,7 +340,7 @@ class Job:
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + parameters.digest_of_the_rest(), samples)
         self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped, hooked=self._updates is not None)
-        self._taker.begin(parameters.list)
+        self._watch(model, optimizer)
         mine = _loader.Loader(loader, in_epoch, self._pass)
         if self._schedule is None:
             return model, self._optimizer, mine
@@ -377,6 +382,8 @@ class Job:
             raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
         if weight is not None:
             self.weigh(weight)
+        if reduction == "mean":
+            self._look_at_loss(loss, len(run.samples))
         counts_for = len(run.samples) if self._weight is None else self._weight
         scaled = _scaler.of(loss)
         if scaled is not None:
@@ -403,7 +410,7 @@ class Job:
         if device.stream() is not None:  # before the pass it would have to wait for what is under way
             self._take_loss(run, total, loss)
         device.settle(session)
-        self._state = _State.BACKWARD
+        self._summed()
 
     def _scaled_backward(
         self, run: Work, loss: torch.Tensor, scaled: tuple[Any, torch.Tensor], counts_for: int, *, retain_graph: bool
@@ -422,7 +429,33 @@ class Job:
         self._gradient_version = self._parameters.check_gradient(counts_for)
         self._parameters.device.settle(self._joined())
         self._optimizer.scaled(scaler, overflow=not added)
+        self._summed()
+
+    def _summed(self) -> None:
+        """The batch's gradient is in the contribution."""
         self._state = _State.BACKWARD
+        self._reads.open()
+
+    def _watch(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """What the script does with losses, gradients and optimizers, as long as the job is on."""
+        self._reads = _reads.Watch(self._parameters.list, self._say_for_all)
+        self._others.begin(optimizer)
+        _errors.explanations.append(_given.explain_wrapper(model))
+        self._taker.begin(self._parameters.list)
+
+    def _look_at_loss(self, loss: torch.Tensor, samples: int) -> None:
+        """Of the first batch in which a sum differs from a mean."""
+        if self._loss_looked_at or samples < 2:
+            return
+        self._loss_looked_at = True
+        batch = int(self._config["job.global_batch"])
+        if line := _reduction.doubt(loss, samples, batch, {self._order.batch_size, batch} if self._weight is None else ()):
+            self._say_for_all(line)
+
+    def _say_for_all(self, line: str) -> None:
+        """Of a script that is the same on all workers."""
+        if self.rank == 0:
+            _errors.say(line)
 
     def seed_run(self) -> None:
         """Everything random is as when the batch in hand was handed out, so that what the model draws depends on nothing else. The
@@ -532,6 +565,8 @@ class Job:
 
     def _leave_session(self) -> None:
         self._taker.end()
+        self._others.end()
+        _reads.Watch.close()
         session, self._session = self._session, None
         try:
             if session is not None:
@@ -710,7 +745,10 @@ class Job:
         if self._state is _State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         if self._state is not _State.DONE:
-            raise UsageError("the loop over the loader was left before the step for its batch was done")
+            raise UsageError(
+                "the loop over the loader was left before the step for its batch was done: to look at a batch, take it from the "
+                "script's own loader before job.prepare, next(iter(loader))"
+            )
         epoch = self._passes
         if self._schedule is not None and self._schedule.steps_in_epoch and self._schedule_steps < epoch:
             raise UsageError("sched.step() was not called after the last pass over the loader, as scheduler_steps='epoch' says")
@@ -870,6 +908,7 @@ class Job:
         if self._run is None or self._state is not _State.BACKWARD:
             self._parameters.check_in_model()
             raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
+        self._reads.close()
         self._state = _State.STEPPED
 
     def _schedule_stepped(self) -> None:

@@ -20,11 +20,11 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from lockstep import _torch
+from lockstep import _given, _torch
 from lockstep._ahead import AheadInParts, Guess
-from lockstep._errors import UsageError, say
+from lockstep._errors import Missing, UsageError, say
 from lockstep._model import digest_inputs
-from lockstep._order import Order
+from lockstep._order import Order, is_one_of
 from lockstep._processes import Processes
 from lockstep._samples import EVALUATION, Samples, seed_all
 from lockstep._session import Counted, Work
@@ -165,7 +165,7 @@ class Batches:
 def _gives_all(sampler: Any, dataset: Any) -> bool:
     """Each sample of the dataset once, in whatever order."""
     kind = type(sampler)
-    if kind is RandomSampler:
+    if is_one_of(sampler, RandomSampler):
         plain = not sampler.replacement
     elif kind is DistributedSampler:
         plain = sampler.num_replicas == 1
@@ -178,13 +178,12 @@ class Evaluation:
     """Of a dataset, a part at a time, in its own order."""
 
     def __init__(self, function: Callable[[nn.Module, Any], tuple[float, int]], loader: DataLoader[Any]) -> None:
-        if not isinstance(loader, DataLoader):
-            raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
+        _given.check_loader(loader)
         batches: Any = loader.batch_sampler
         if isinstance(loader.dataset, IterableDataset) or batches is None:
             raise UsageError("job.evaluate wants a DataLoader with a map-style dataset and a batch_size")
         self.dataset: Any = loader.dataset
-        sampler = batches.sampler if type(batches) is BatchSampler else batches
+        sampler = batches.sampler if is_one_of(batches, BatchSampler) else batches
         if not _gives_all(sampler, self.dataset):
             raise UsageError(
                 f"the DataLoader of job.evaluate has the sampler {type(sampler).__name__}, and all of its dataset is evaluated, "
@@ -243,5 +242,37 @@ class Loader:
         """Updates in an epoch; the runs of this worker are as many as it gets."""
         return self._updates
 
+    @property
+    def sampler(self) -> Any:
+        """The script's own. Of one of torch's `set_epoch` may be called, as with DDP: each epoch has an order of its own anyway."""
+        sampler = self._loader.sampler
+        if is_one_of(sampler, RandomSampler) or type(sampler) is SequentialSampler:
+            return _AnyEpoch(sampler)
+        return sampler
+
     def __getattr__(self, name: str) -> Any:
+        if name in ("state_dict", "load_state_dict"):  # of a StatefulDataLoader
+            raise Missing(
+                f"the loader that job.prepare has returned has no {name}: where the job is stands in the checkpoints of its run "
+                "directory, with which lockstep run --resume goes on"
+            )
         return getattr(self._loader, name)
+
+
+class _AnyEpoch:
+    """A sampler of torch's, with a `set_epoch` that does nothing."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._sampler)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)

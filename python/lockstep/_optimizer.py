@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch.optim import lr_scheduler
 
-from lockstep import _scaler
-from lockstep._errors import UsageError
+from lockstep import _given, _scaler
+from lockstep._errors import Missing, UsageError
 from lockstep._session import Group
 from lockstep._settings import Settings, differences, text_of
 
@@ -48,7 +48,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
 
 def own_step(optimizer: torch.optim.Optimizer) -> str:
     """What the script has put around the optimizer's step, which is to be called with each update; empty: nothing."""
-    if _hooks(optimizer) or any(not _home(hook).startswith("torch.") for hook in _hooks_of_all()):
+    if _hooks(optimizer) or any(not _home(hook).startswith(("torch.", "lockstep.")) for hook in _hooks_of_all()):
         return "the optimizer has step hooks"
     step: Any = vars(optimizer).get("step")
     while _home(step) == lr_scheduler.__name__ and hasattr(step, "__wrapped__"):
@@ -185,10 +185,6 @@ class Rate:
         return rate * (update + 1) / self._warmup if update + 1 < self._warmup else rate
 
 
-class _Missing(UsageError, AttributeError):
-    """For hasattr an attribute that is not there."""
-
-
 class PreparedOptimizer(torch.optim.Optimizer):
     """Stands in for the script's optimizer. One of torch's by name alone, so that who takes it for one, as a scheduler does, comes
     to what is refused here."""
@@ -218,7 +214,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        raise _Missing(f"the optimizer that job.prepare has returned has no {name}: the updates are the job's")
+        raise Missing(f"the optimizer that job.prepare has returned has no {name}: the updates are the job's")
 
     def add_param_group(self, _: dict[str, Any]) -> None:
         raise UsageError("the optimizer that job.prepare has returned takes no parameter group: give job.prepare all of them")
@@ -280,7 +276,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
                     continue
                 if key == "params":
                     raise UsageError("the optimizer's parameters were changed behind the job's back: give job.prepare all of them")
-                how = "; to change the rate, give job.prepare a scheduler, or schedule.* in the settings" if key == "lr" else ""
+                how = f"; to change the rate, give job.prepare a scheduler, as {_given.RATES}" if key == "lr" else ""
                 raise UsageError(
                     f"the optimizer's {key} was changed from {before.get(key)} to {value} by the script: the update is the job's, "
                     f"as it was at job.prepare{how}"

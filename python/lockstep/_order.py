@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
+from lockstep import _given
 from lockstep._errors import JobFailed, UsageError
 from lockstep._samples import seed_all, seed_of
 from lockstep._session import Counted, Work
@@ -74,8 +75,7 @@ class Order:
 
     def __init__(self, loader: DataLoader[Any], samples: int | None = None) -> None:
         """`samples`: of a stream, which has no order: positions mean nothing there, but are counted."""
-        if not isinstance(loader, DataLoader):
-            raise UsageError(f"{type(loader).__name__} is no torch.utils.data.DataLoader")
+        _given.check_loader(loader)
         self._stream = is_stream(loader)
         if self._stream and samples is None:
             raise UsageError(
@@ -86,8 +86,11 @@ class Order:
             raise UsageError("samples= is for an IterableDataset, and this dataset knows how many it has")
         batches: Any = loader.batch_sampler
         if batches is None:
-            raise UsageError("the DataLoader has batch_size=None, which is not supported: give it a batch_size")
-        if type(batches) is not BatchSampler:
+            raise UsageError(
+                "the DataLoader has batch_size=None, and a job shares out samples: let the dataset give them one by one, "
+                f"{_given.LOADER}"
+            )
+        if not is_one_of(batches, BatchSampler):
             raise UsageError(
                 f"the DataLoader's batch_sampler is a {type(batches).__name__}: which samples are computed together is for the job "
                 "to say, since work moves; give the DataLoader batch_size and sampler instead"
@@ -98,7 +101,7 @@ class Order:
         self._dataset_size = self._length(loader.dataset, "dataset") if samples is None else samples
         self._sampler: Any = None  # None: shuffled from the job's seed
         self._size = self._dataset_size
-        plain = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == self._size
+        plain = is_one_of(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self._size
         if not plain and not self._stream:
             self._size = self._length(sampler, f"sampler, {type(sampler).__name__},")
             self._sampler = sampler
@@ -113,7 +116,9 @@ class Order:
         self._digests: dict[int, int] = {}
         self._seed = 0
         self._positions = 0
-        self.has_unused_generator = loader.generator is not None or (plain and sampler.generator is not None)
+        # Of torchdata's samplers each has one.
+        drawn_from = plain and type(sampler) is RandomSampler and sampler.generator is not None
+        self.has_unused_generator = loader.generator is not None or drawn_from
         """A sampler of the script's own draws from its generator, as in torch."""
 
     @property
@@ -216,3 +221,9 @@ class Order:
             return len(of)
         except TypeError:
             raise UsageError(f"the {what} has no length: how many samples an epoch has is to be known when it begins") from None
+
+
+def is_one_of(sampler: Any, kind: type) -> bool:
+    """Of torch's own class, or of that which a StatefulDataLoader of torchdata makes in its place."""
+    found = type(sampler)
+    return found is kind or (found.__name__ == kind.__name__ and found.__module__.startswith("torchdata."))

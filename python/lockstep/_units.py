@@ -34,8 +34,16 @@ class Units:
             return next((units for units in range(most, max(most // 2, least) - 1, -1) if batch % units == 0), most)
         return most
 
-    def tell(self, units: str, batch: int, samples: int) -> None:
-        """Prints where batches that are to be of one size are not. `units`: as the job's config says. `samples`: of an epoch."""
+    def tell(self, units: str, batch: int, samples: int, workers: int) -> None:
+        """Prints what a script may have meant otherwise: batches that are to be of one size and are not, and the round's batch where
+        it is the loader's. `units`: as the job's config says. `samples`: of an epoch. `workers`: that share that batch; 1 where the
+        script has said how large it is."""
+        if workers > 1 and batch == self.at_once:
+            print(
+                f"lockstep: a round has {batch} samples, of {workers} workers together; DDP would have {workers * batch}: "
+                f"global_batch={workers * batch} of job.prepare keeps that",
+                flush=True,
+            )
         line = self._not_of_one_size(units, batch, samples)
         if self._fixed and line:
             print(f"lockstep: fixed_batch: {line}", flush=True)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from lockstep import _model
+from lockstep import _given, _model
 from lockstep._errors import JobFailed, UsageError
 
 # Of a parameter group, what a scheduler may set; it follows the count of updates.
@@ -99,8 +99,11 @@ class Schedule:
     ) -> None:
         """`updates`: in an epoch. `steps_in_epoch`: the script calls it once in each."""
         name = type(scheduler).__name__
-        if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or not isinstance(scheduler, lr_scheduler.LRScheduler):
-            raise UsageError(f"the scheduler {name} does not follow updates alone, which is not supported")
+        if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+            raise UsageError(f"the scheduler {name} follows a metric, and a job's rates follow updates: say them as {_given.RATES}")
+        if not isinstance(scheduler, lr_scheduler.LRScheduler):
+            rates = _given.RATES_OF_TIMM if hasattr(scheduler, "_get_lr") else _given.RATES
+            raise UsageError(f"the scheduler {name} is none of torch.optim.lr_scheduler: give job.prepare its rates as {rates}")
         if scheduler.optimizer is not optimizer:
             raise UsageError("the scheduler is of another optimizer than job.prepare was given")
         if getattr(scheduler, "last_epoch", 0) > 0:
@@ -170,6 +173,9 @@ class Updates:
         self._parameters = of
         self._name = type(optimizer).__name__
         _refuse_unsupported(optimizer)
+        trained = set(map(id, of))
+        # Some make a state for them, which stays as it is: they have no gradient.
+        self._frozen = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in trained]
         # What some have before their first step, or all that were given a state.
         self._first = {p: {key: _copy(value) for key, value in state.items()} for p, state in optimizer.state.items()}
         self._nothing: list[tuple[int, str]] = []  # keys of a parameter's state that are there and None
@@ -254,7 +260,7 @@ class Updates:
         self._begin()  # what the script has of its state stays as it is
         values = [p.detach().clone() for p in self._parameters]
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        own = _kept_elsewhere(optimizer)
+        own, frozen = _kept_elsewhere(optimizer), self._shown_of_frozen()
         entries: list[_Entry] = []
         step: Any = type(optimizer).step
         if getattr(step, "hooked", False):  # torch's own wrapping, which calls step hooks: they are for updates
@@ -271,6 +277,8 @@ class Updates:
             entries = found
         after = _kept_elsewhere(optimizer)
         changed = [key for key in own | after if own.get(key) != after.get(key)]
+        if frozen != self._shown_of_frozen():
+            raise UsageError(f"{self._name} changes the state of frozen parameters: give it those that are trained alone")
         if changed:
             raise UsageError(
                 f"{self._name} keeps {changed[0]} outside of its state, and not as a number of a parameter group, which is not "
@@ -284,6 +292,9 @@ class Updates:
                 p.copy_(value)
                 p.grad = None
         return entries
+
+    def _shown_of_frozen(self) -> object:
+        return [_shown(self._optimizer.state.get(p)) for p in self._frozen]
 
     def _begin(self) -> None:
         self._optimizer.state.clear()
@@ -310,8 +321,7 @@ class Updates:
                     self._nothing.append((numbers[id(p)], key))
                 else:
                     raise UsageError(f"{self._name} keeps {key} as {type(value).__name__}: not supported, only tensors and numbers")
-        strange = [key for key in self._optimizer.state if id(key) not in numbers]
-        if strange:
+        if len(self._states()) > sum(p in self._optimizer.state for p in self._parameters):
             raise UsageError(f"{self._name} keeps a state that is of none of its parameters, which is not supported")
 
     def _cut(self, extra: torch.Tensor, state: torch.Tensor | None) -> Iterator[torch.Tensor]:
@@ -357,6 +367,11 @@ class Updates:
         state: dict[str, Any] = self._optimizer.state[self._parameters[entry.parameter]]
         return state
 
+    def _states(self) -> list[dict[str, Any]]:
+        """All but those of frozen parameters."""
+        frozen = set(map(id, self._frozen))
+        return [state for key, state in self._optimizer.state.items() if id(key) not in frozen]
+
     def _load(self) -> None:
         for entry, view in zip(self._entries, self._near, strict=True):
             self._keeper(entry)[entry.key] = view if entry.kind is torch.Tensor else entry.kind(view.item())
@@ -378,7 +393,7 @@ class Updates:
                 view.copy_(value)
                 keeper[entry.key] = view
         known = sum(entry.parameter >= 0 for entry in self._entries)
-        if known != sum(value is not None for state in self._optimizer.state.values() for value in state.values()):
+        if known != sum(value is not None for state in self._states() for value in state.values()):
             raise UsageError(f"{self._name} keeps more than after its first step, which is not supported")
 
 
@@ -398,12 +413,18 @@ def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:
     name = type(optimizer).__name__
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is inspect.Parameter.empty):
-        raise UsageError(f"{name} wants a closure, that computes the loss again: not supported")
+        raise UsageError(
+            f"{name} wants a closure, that computes the loss again, and a job computes it once: take one that wants none, as "
+            "torch.optim.AdamW(model.parameters(), lr=0.001)"
+        )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise UsageError(f"{name} is for sparse gradients: not supported")
+        raise UsageError(
+            f"{name} is for sparse gradients, and those of a job are dense: take torch.optim.Adam(model.parameters(), lr=0.001), "
+            "and nn.Embedding without sparse=True"
+        )
     for group in optimizer.param_groups:
         if group.get("differentiable"):
-            raise UsageError(f"{name}(differentiable=True) is not supported")
+            raise UsageError(f"{name}(differentiable=True) is not supported: leave differentiable out")
 
 
 def _kept_elsewhere(optimizer: torch.optim.Optimizer) -> dict[str, object]:

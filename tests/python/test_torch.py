@@ -770,11 +770,11 @@ print("parameters", *(p.double().sum().item() for p in model.parameters()), "res
 class RefusedTest(TorchTest):
     def test_what_nobody_catches_is_one_line_and_its_status(self):
         self.assert_one_line(run(self.script(SCRIPT + "opt = torch.optim.LBFGS(model.parameters())\n" + PREPARE)), 2,
-                             "LBFGS wants a closure, that computes the loss again: not supported")
+                             "LBFGS wants a closure, that computes the loss again, and a job computes it once: take one that wants none, as torch.optim.AdamW(")
 
     def test_what_is_not_supported_is_one_line_and_status_2(self):
         self.assert_outcomes([(SCRIPT + change + "\n" + PREPARE, 2, message) for change, message in (
-                ("opt = torch.optim.SparseAdam(list(model.parameters()))", "SparseAdam is for sparse gradients: not supported"),
+                ("opt = torch.optim.SparseAdam(list(model.parameters()))", "SparseAdam is for sparse gradients, and those of a job are dense"),
                 ("opt = torch.optim.Adamax(model.parameters(), differentiable=True)", "Adamax(differentiable=True) is not supported"),
                 ("class Odd(torch.optim.SGD):\n    count = 0\n    def step(self, closure=None):\n        self.count += 1\n"
                  "opt = Odd(model.parameters(), lr=0.1)", "Odd keeps count outside of its state, and not as a number of a parameter group"),
@@ -814,7 +814,7 @@ class RefusedTest(TorchTest):
                 ("class S(IterableDataset):\n    def __iter__(self): return iter([])\nloader = DataLoader(S(), batch_size=4)", "IterableDataset"),
                 ("loader = [1, 2]", "list is no torch.utils.data.DataLoader"),
                 ("sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)\njob.prepare(model, opt, loader, sched, epochs=2)",
-                 "the scheduler ReduceLROnPlateau does not follow updates alone"),
+                 "the scheduler ReduceLROnPlateau follows a metric"),
                 ("sched = torch.optim.lr_scheduler.LambdaLR(torch.optim.SGD(model.parameters(), lr=1), lambda n: 1)\n"
                  "job.prepare(model, opt, loader, sched, epochs=2)", "the scheduler is of another optimizer"),
                 ("job.evaluate(None, [1])", "list is no torch.utils.data.DataLoader"),
