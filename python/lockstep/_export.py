@@ -18,6 +18,7 @@ from lockstep._errors import UsageError
 _SPANS_OF_A_LINE = 2000  # what a reader has in memory at once
 _ROUNDS_OF_A_LINE = 500
 _SCOPE = {"name": "lockstep"}
+_OURS = ".lockstep"
 
 # What is read of a record.
 _OF_A_ROUND = (
@@ -145,7 +146,9 @@ def _to_tensorboard(run: _Run, folder: Path) -> None:
         raise UsageError(
             f"export: --tensorboard takes torch and tensorboard, and {sys.executable} lacks {error.name}: pip install it"
         ) from None
-    with SummaryWriter(str(folder)) as writer:
+    earlier = _exported(run, folder)
+    # The first record tells a TensorBoard that has read the earlier ones to forget them.
+    with SummaryWriter(str(folder), purge_step=0, filename_suffix=_suffix(run)) as writer:
         for record in run.rounds():
             step, when = record["round"], run.at(_end(record))
             for name, value in _values(record).items():
@@ -158,7 +161,25 @@ def _to_tensorboard(run: _Run, folder: Path) -> None:
         for record in run.evaluations():
             for name in _told(record):
                 writer.add_scalar(f"test/{name}", record[name], record["round"])
+    for path in earlier:
+        path.unlink(missing_ok=True)
     print(f"{folder}: {run.count} rounds")
+
+
+def _suffix(run: _Run) -> str:
+    """Of event files: that they are ours, and of which run directory."""
+    return f"{_OURS}-{hashlib.sha256(os.path.realpath(run.path).encode()).hexdigest()[:12]}"
+
+
+def _exported(run: _Run, folder: Path) -> list[Path]:
+    """Event files of earlier exports of this run, which the new one takes the place of: else each round would be there twice."""
+    found = sorted(path for path in folder.glob("events.out.tfevents.*") if _OURS in path.name)
+    others = [path for path in found if not path.name.endswith(_suffix(run))]
+    if others:
+        raise UsageError(
+            f"export: {folder}: has the rounds of another run directory: name a folder of its own, as {folder / run.path.name}"
+        )
+    return found
 
 
 # --- OTLP

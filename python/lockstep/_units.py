@@ -35,7 +35,7 @@ class Units:
         return most
 
     def tell(self, units: str, batch: int, samples: int, workers: int) -> None:
-        """Prints what a script may have meant otherwise: batches that are to be of one size and are not, and the round's batch where
+        """Prints what a script may have meant otherwise: batches that are to be of one size and are not; the round's batch, where
         it is the loader's. `units`: as the job's config says. `samples`: of an epoch. `workers`: that share that batch; 1 where the
         script has said how large it is."""
         if workers > 1 and batch == self.at_once:

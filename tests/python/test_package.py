@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import signal
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -397,9 +398,11 @@ class RunTest(harness.ClusterTest):
 
 
 STAND_IN_WRITER = """
+import os, time
 class SummaryWriter:
-    def __init__(self, folder):
-        self.file = open(folder + ".calls", "w")
+    def __init__(self, folder, purge_step=None, filename_suffix=""):
+        os.makedirs(folder, exist_ok=True)
+        self.file = open(f"{folder}/events.out.tfevents.{time.time_ns()}.host{filename_suffix}", "w")
     def __enter__(self):
         return self
     def __exit__(self, *_):
@@ -463,9 +466,23 @@ class ExportTest(harness.ClusterTest):
         where = self.folder / "site/torch/utils/tensorboard"
         where.mkdir(parents=True)
         (where / "__init__.py").write_text(STAND_IN_WRITER)
-        done = self.export("--tensorboard", self.folder / "tb", PYTHONPATH=f"{self.folder / 'site'}:{ROOT / 'python'}")
-        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
-        calls = [line.split() for line in (self.folder / "tb.calls").read_text().splitlines()]
+        site = f"{self.folder / 'site'}:{ROOT / 'python'}"
+        folder = self.folder / "tb"
+        folder.mkdir()
+        theirs = folder / "events.out.tfevents.1.of-the-script"
+        theirs.write_text("")
+        for _ in range(2):  # the second one takes the place of the first
+            done = self.export("--tensorboard", folder, PYTHONPATH=site)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        (ours,) = set(folder.iterdir()) - {theirs}
+        other = self.folder / "other"
+        other.mkdir()
+        shutil.copy(self.run_dir / "rounds.jsonl", other)
+        done = run("-m", "lockstep", "export", other, "--tensorboard", folder, PYTHONPATH=site)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done)
+        self.assertEqual(done.stderr, f"lockstep: export: {folder}: has the rounds of another run directory: name a folder of its own, as {folder / 'other'}\n")
+        self.assertEqual(set(folder.iterdir()), {theirs, ours})
+        calls = [line.split() for line in ours.read_text().splitlines()]
         self.assertEqual([(float(value), int(step)) for tag, value, step in calls if tag == "round/loss"],
                          [(line["loss"], line["round"]) for line in self.rounds])
         tags = {tag for tag, _, _ in calls}
