@@ -21,7 +21,7 @@ namespace lockstep::worker {
 
 class RunWatch {
  public:
-  // One line for people: that this worker is out and hangs, and in which run.
+  // One line for people: that this worker is out and hangs, in which run, and what prevents that.
   using OnHung = std::function<void(const std::string& line)>;
 
   RunWatch() = default;
