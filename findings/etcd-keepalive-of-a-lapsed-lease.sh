@@ -3,10 +3,10 @@
 #
 # Versions: etcd 3.4.23 (Debian 12, etcd-server), HTTP/JSON gateway.
 # One would guess: the keep-alive answers 404 with "requested lease not found", as a put under such a lease does.
-# What happens: the keep-alive answers 200 with the lease's id. A lease that is alive has the field TTL beside it. A lease of one second
-#   is granted as one of two, also without a word.
-# Source: etcdserver/api/v3rpc/lease.go, leaseKeepAlive: an unknown lease becomes TTL 0, and the JSON form leaves zeros out.
-#   The least time is one and a half election timeouts, rounded up (etcdserver/server.go).
+# What happens: the keep-alive answers 200 with the lease's id. A lease that is alive has the field TTL beside it. A lease of one
+#   second is granted as one of two, also without a word.
+# Source: etcdserver/api/v3rpc/lease.go, leaseKeepAlive: an unknown lease becomes TTL 0, and the JSON form leaves zeros out. The
+#   least time is one and a half election timeouts, rounded up (etcdserver/server.go).
 # Why it matters: a coordinator that renews its lease and looks at the status believes for ever that it leads, beside the standby
 #   that has taken over. A leader has to treat an answer without a positive TTL as the loss of its lease.
 set -euo pipefail

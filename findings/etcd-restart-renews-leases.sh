@@ -3,12 +3,12 @@
 #
 # Versions: etcd 3.4.23 (Debian 12, etcd-server).
 # One would guess: a lease of five seconds whose owner is dead is gone five seconds later, or at once after an outage of etcd.
-# What happens: etcd restarts three times, each time when the lease has had three of its five seconds. Nobody renews the lease, and
-#   after twice its time the key under it is still there, with all five seconds to come.
-# Source: the time that remains is kept in memory only. A server that becomes the leader starts all leases anew
-#   (lease/lessor.go: initAndRecover, Promote). The option --experimental-enable-lease-checkpoint is off.
-# Why it matters: a standby that waits for the lease of a dead coordinator waits for as long as etcd is unstable, and that is when it
-#   is needed most. A bound on the fail-over has to count from etcd's last election.
+# What happens: etcd restarts three times, each time when the lease has had three of its five seconds. Nobody renews the lease,
+#   and after twice its time the key under it is still there, with all five seconds to come.
+# Source: the time that remains is kept in memory only. A server that becomes the leader starts all leases anew (lease/lessor.go:
+#   initAndRecover, Promote). The option --experimental-enable-lease-checkpoint is off.
+# Why it matters: a standby that waits for the lease of a dead coordinator waits for as long as etcd is unstable, and that is when
+#   it is needed most. A bound on the fail-over has to count from etcd's last election.
 set -euo pipefail
 # shellcheck source=findings/lib/etcd.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/etcd.sh"

@@ -26,4 +26,5 @@ if world.rank == 0:
 PYTHON
 
 echo "mpich 5.0.2: MPI_MAX of 0, 1, NaN and 3"
-finding_check "results of ranks 0 to 3" "$("$(dirname "$python")/mpiexec" -n 4 "$python" "$finding_folder/job.py")" "3.0 nan 3.0 1.0"
+finding_check "results of ranks 0 to 3" "$("$(dirname "$python")/mpiexec" -n 4 "$python" "$finding_folder/job.py")" \
+  "3.0 nan 3.0 1.0"

@@ -3,10 +3,11 @@
 #
 # Versions: mpich 5.0.2, mpi4py 4.1.2, numpy 2.4.6 (PyPI).
 # One would guess: a contribution that is posted without blocking is on its way, as one sent with MPI_Isend is.
-# What happens: of two ranks, one posts 4 KB and is busy for a second. The other receives a message of 4 KB from MPI_Isend at once,
-#   but the all-reduce of 4 KB ends only after that second. An all-reduce of 4 bytes ends at once, so a small test shows nothing.
-# Source: from some size on, the all-reduce is a schedule of several steps (src/mpi/coll/iallreduce, src/mpid/common/sched), and
-#   a rank advances its schedule only inside MPI calls.
+# What happens: of two ranks, one posts 4 KB and is busy for a second. The other receives a message of 4 KB from MPI_Isend at
+#   once, but the all-reduce of 4 KB ends only after that second. An all-reduce of 4 bytes ends at once, so a small test shows
+#   nothing.
+# Source: from some size on, the all-reduce is a schedule of several steps (src/mpi/coll/iallreduce, src/mpid/common/sched), and a
+#   rank advances its schedule only inside MPI calls.
 # Why it matters: "posted" is not "delivered". A rank that overlaps communication with its own work is a straggler for the others,
 #   although its gradient has been ready for long. Lockstep has a thread of its own for what peers ask for.
 set -euo pipefail

@@ -3,12 +3,12 @@
 #
 # Versions: numpy 2.4.6, ml_dtypes 0.6.0 (PyPI; the bfloat16 of JAX, Keras, TensorFlow and safetensors in NumPy).
 # One would guess: 1000 and 1, as with float16 and with PyTorch, or an error that is small in relation to the sum.
-# What happens: each partial sum is rounded to bfloat16. At 256 the next number is 258, so adding 1 changes nothing any more.
-#   The dot product of the same arrays is 1000, and the sum of as many float16 ones is exact.
-# Source: NumPy adds float16 in float32 and by pairs (numpy/_core/src/umath/loops_utils.h.src). A type from outside gets a plain loop
-#   over its own addition (ml_dtypes/_src/ufuncs.h).
-# Why it matters: a mean loss, a sum of gradients or a norm over arrays out of a bfloat16 checkpoint stops growing without a warning.
-#   A sum on the host needs a wider accumulator: x.sum(dtype=numpy.float32).
+# What happens: each partial sum is rounded to bfloat16. At 256 the next number is 258, so adding 1 changes nothing any more. The
+#   dot product of the same arrays is 1000, and the sum of as many float16 ones is exact.
+# Source: NumPy adds float16 in float32 and by pairs (numpy/_core/src/umath/loops_utils.h.src). A type from outside gets a plain
+#   loop over its own addition (ml_dtypes/_src/ufuncs.h).
+# Why it matters: a mean loss, a sum of gradients or a norm over arrays out of a bfloat16 checkpoint stops growing without a
+#   warning. A sum on the host needs a wider accumulator: x.sum(dtype=numpy.float32).
 set -euo pipefail
 # shellcheck source=findings/lib/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"

@@ -7,8 +7,8 @@
 #   mpiexec arrives at the ranks as SIGTERM, with the same end.
 # Source: the launcher's parameter prte_odls_base_sigkill_timeout, 1 second (PRRTE, src/mca/odls/base/odls_base_frame.c). The wait
 #   is a sleep that a dying child cuts short (odls_base_default_fns.c).
-# Why it matters: a checkpoint that begins at the scheduler's warning is cut off in the middle. It has to be written by a rename at
-#   its end, and beside the last good one, or the parameter has to be raised.
+# Why it matters: a checkpoint that begins at the scheduler's warning is cut off in the middle. It has to be written by a rename
+#   at its end, and beside the last good one, or the parameter has to be raised.
 set -euo pipefail
 # shellcheck source=findings/lib/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"

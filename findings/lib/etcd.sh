@@ -5,7 +5,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 etcd=$(command -v etcd || true)
 if [[ -z $etcd ]] || ! "$etcd" --version | grep -q '^etcd Version: 3\.4\.23$'; then
-  (cd "$finding_folder" && apt-get download --quiet --quiet etcd-server=3.4.23-4+b4 2>apt.log) || { cat "$finding_folder/apt.log" >&2 && exit 1; }
+  (cd "$finding_folder" && apt-get download --quiet --quiet etcd-server=3.4.23-4+b4 2>apt.log) || {
+    cat "$finding_folder/apt.log" >&2
+    exit 1
+  }
   dpkg -x "$finding_folder"/etcd-server_*.deb "$finding_folder/etcd"
   etcd=$finding_folder/etcd/usr/bin/etcd
 fi
