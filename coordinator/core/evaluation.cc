@@ -34,7 +34,13 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
   const bool due =
       last || (section.every_rounds > 0 && (round.value + 1) % section.every_rounds == 0) ||
       (section.every_epochs > 0 && epoch_ended && (epoch.value + 1) % section.every_epochs == 0);
-  if (!due || job_->test_samples == 0 || (current_ && !last)) return 0;
+  if (!due || job_->test_samples == 0) return 0;
+  if (current_ && !last) {
+    job_->Log(LogLevel::kInfo,
+              "round {} is not evaluated: the evaluation after round {} is still under way", round,
+              current_->round);
+    return 0;
+  }
   LOCKSTEP_CHECK(!current_ || current_->round < round, "an evaluation of round {} after {}", round,
                  current_->round);
   Current evaluation;
