@@ -32,6 +32,7 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.config.data.digest = options_.data_digest;
   start.config.checkpoint.every_epochs = options_.checkpoint_every_epochs;
   start.config.evaluation.every_epochs = 0;
+  start.config.evaluation.every_rounds = options_.evaluation_every_rounds;
   start.resume = options_.resume;
   auto made = Coordinator::Make(std::move(start));
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);

@@ -23,6 +23,7 @@ struct StoryOptions {
   std::uint32_t units = 6;
   std::uint64_t train_samples = 120;
   std::uint64_t test_samples = 0;
+  std::uint32_t evaluation_every_rounds = 0;
   std::string transport = "auto";
   std::uint32_t connections = 1;
   bool mapped = true;

@@ -48,6 +48,16 @@ TEST(Evaluation, TakesWhatIsLateAndWasGivenToAnotherOneMeanwhile) {
   EXPECT_THAT(s.text(), HasSubstr("evaluation after round 0: accuracy 1.00"));
 }
 
+TEST(Evaluation, SaysWhichRoundIsNotEvaluatedForAnother) {
+  Story s("test", {.rounds = 3, .test_samples = 12, .evaluation_every_rounds = 1});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  EXPECT_THAT(s.text(), Not(HasSubstr("is not evaluated")));
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  EXPECT_THAT(s.text(), HasSubstr("round 1 is not evaluated: the evaluation after round 0"));
+}
+
 TEST(Evaluation, GivesNothingToWhoHasTheSnapshotNoMore) {
   Story s("test", {.rounds = 1, .test_samples = 12});
   UntilPublished(&s);
