@@ -462,7 +462,7 @@ void Coordinator::StartRounds() {
   }
 }
 
-// Who wants checkpoints only at the end has said so.
+// A user who wants checkpoints only at the end has said so.
 void Coordinator::WarnOfNoCheckpoint() {
   const JobSection& job = job_.start.config.job;
   const CheckpointSection& checkpoint = job_.start.config.checkpoint;

@@ -126,7 +126,7 @@ void Relinking::Advance() {
     const Member* a = job_->members.Find(ends.first);
     const Member* b = job_->members.Find(ends.second);
     if (a == nullptr || b == nullptr) continue;  // OnOut follows
-    // Whoever is behind for this link alone comes back with it.
+    // A member that is behind for this link alone comes back with it.
     const bool wanted = a->state == MemberState::kBehind || b->state == MemberState::kBehind;
     if (link.given_up && (!wanted || job_->now < link.next_try)) continue;
     // An edge also breaks when an end of it dies, or stops; then it is for liveness to decide.
