@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Moments, ReplicasStopping,
                          ::testing::Values("Sealed_round_12", "Published_round_12", "Held_round_12",
                                            "Decide_round_12", "Applied_round_12"));
 
-// Of what was said: how often a line has `words`, and the longest time between two decisions.
+// Counts the lines that have `words`, and takes the longest time between two decisions.
 struct Said {
   std::uint64_t lines = 0;
   double longest_seconds = 0;
