@@ -150,7 +150,7 @@ std::vector<GradientWatch::Change> GradientWatch::Far() const {
 bool LossWatch::OnRound(double loss) {
   constexpr std::uint32_t kFirst = 16;
   constexpr double kMuch = 10;
-  constexpr double kAtOnce = 1000;
+  constexpr double kFarTooMuch = 1000;
   constexpr std::uint32_t kInARow = 3;
   if (rounds_++ == 0) first_ = reference_ = std::abs(loss);
   if (rounds_ <= kFirst && std::abs(loss) <= kMuch * first_) {
@@ -160,8 +160,9 @@ bool LossWatch::OnRound(double loss) {
   const bool beyond = loss > kMuch * reference_;
   in_a_row_ = beyond != exploded_ ? in_a_row_ + 1 : 0;
   if (beyond) times_ = loss / reference_;
-  const bool changes = exploded_ ? in_a_row_ >= kFirst
-                                 : in_a_row_ >= kInARow || (beyond && loss > kAtOnce * reference_);
+  const bool changes = exploded_
+                           ? in_a_row_ >= kFirst
+                           : in_a_row_ >= kInARow || (beyond && loss > kFarTooMuch * reference_);
   if (!changes) return false;
   exploded_ = beyond;
   in_a_row_ = 0;

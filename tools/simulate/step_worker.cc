@@ -250,7 +250,7 @@ void StepWorker::Do(const action::ToCoordinator& a) {
   if (const auto* pong = std::get_if<msg::Pong>(&a.message); pong != nullptr && run_) {
     msg::Pong in_run = *pong;
     in_run.run = {(host_->now() - run_->start()).count(), computing_.count};
-    return host_->Send(std::move(in_run));
+    return host_->Send(in_run);
   }
   if (const auto* reached = std::get_if<msg::Reached>(&a.message);
       reached != nullptr && cluster_->options.measured_gb_per_second > 0) {
