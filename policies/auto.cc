@@ -31,7 +31,7 @@ constexpr std::int64_t kLooks = 4096;
 constexpr std::int64_t kManyWorkers = 128;
 
 // What the two rules of the policy share.
-struct Mind {
+struct AutoState {
   bool uneven = false;
   bool balanced = false;         // the shares of the round
   double rounds_with_moves = 0;  // running shares of the rounds
@@ -71,63 +71,66 @@ struct Mind {
 };
 
 // Decides at each look whom the round does without.
-class Judgement final : public Sparing {
+class AutoExclusion final : public ExclusionRule {
  public:
-  explicit Judgement(std::shared_ptr<Mind> mind) : mind_(std::move(mind)) {}
+  explicit AutoExclusion(std::shared_ptr<AutoState> state) : state_(std::move(state)) {}
 
-  const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights,
+  const std::vector<bool>& Look(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
                                 Duration delivery) override {
-    const bool same = mind_->round == view.round && mind_->started == view.started;
+    const bool same = state_->round == view.round && state_->started == view.started;
     if (!same || view.now >= next_) {
       next_ = view.now + (view.now - view.started) *
-                             std::min<std::int64_t>(std::ssize(sights), kManyWorkers) / kLooks;
-      mind_->round = view.round;
-      mind_->started = view.started;
-      Decide(view, sights, delivery);
+                             std::min<std::int64_t>(std::ssize(estimates), kManyWorkers) / kLooks;
+      state_->round = view.round;
+      state_->started = view.started;
+      Decide(view, estimates, delivery);
     }
-    out_.resize(sights.size());
-    for (std::size_t i = 0; i < sights.size(); ++i) {
+    out_.resize(estimates.size());
+    for (std::size_t i = 0; i < estimates.size(); ++i) {
       const std::uint32_t slot = view.workers[i].member.worker.value;
-      out_[i] = slot < mind_->left_out.size() && mind_->left_out[slot];
+      out_[i] = slot < state_->left_out.size() && state_->left_out[slot];
     }
     return out_;
   }
 
  private:
-  void Decide(const RoundView& view, const std::vector<Sight>& sights, Duration delivery) {
-    mind_->count = 0;
-    mind_->left_out.assign(mind_->left_out.size(), false);
-    const double rate = view.exact ? 0 : mind_->Rate();
+  void Decide(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
+              Duration delivery) {
+    state_->count = 0;
+    state_->left_out.assign(state_->left_out.size(), false);
+    const double rate = view.exact ? 0 : state_->Rate();
     if (rate <= 0) return;
-    TakeProspects(view, sights, delivery, &prospects_);
-    const std::vector<bool>& out = forecast_.LeftOut(
-        prospects_, view.now, rate, static_cast<double>(view.samples_planned) * kMostLeftOut);
+    ForecastWorkers(view, estimates, delivery, &worker_forecasts_);
+    const std::vector<bool>& out =
+        forecast_.LeftOut(worker_forecasts_, view.now, rate,
+                          static_cast<double>(view.samples_planned) * kMostLeftOut);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (!out[i]) continue;
       const std::uint32_t slot = view.workers[i].member.worker.value;
-      if (mind_->left_out.size() <= slot) mind_->left_out.resize(slot + 1, false);
-      mind_->left_out[slot] = true;
-      ++mind_->count;
+      if (state_->left_out.size() <= slot) state_->left_out.resize(slot + 1, false);
+      state_->left_out[slot] = true;
+      ++state_->count;
     }
-    mind_->lost = forecast_.lost();
-    mind_->spared = forecast_.whole() - forecast_.end();
+    state_->lost = forecast_.lost();
+    state_->spared = forecast_.whole() - forecast_.end();
   }
 
-  const std::shared_ptr<Mind> mind_;
+  const std::shared_ptr<AutoState> state_;
   Forecast forecast_;
   Time next_;
-  std::vector<Prospect> prospects_;
+  std::vector<WorkerForecast> worker_forecasts_;
   std::vector<bool> out_;
 };
 
 class AutoWork final : public WorkRule {
  public:
-  AutoWork(const FlexrrOptions& flexrr, const BalanceOptions& balance, std::shared_ptr<Mind> mind)
-      : mind_(std::move(mind)),
-        judgement_(mind_),
+  AutoWork(const FlexrrOptions& flexrr, const BalanceOptions& balance,
+           std::shared_ptr<AutoState> state)
+      : state_(std::move(state)),
+        exclusion_(state_),
         equal_(MakeWorkNone()),
         balance_(MakeBalance(balance)),
-        flexrr_(MakeFlexrr(flexrr, MakeWorkNone(), &judgement_)) {}
+        flexrr_(MakeFlexrr(flexrr, MakeWorkNone(), &exclusion_)) {}
 
   std::string_view name() const override { return "auto"; }
 
@@ -135,28 +138,28 @@ class AutoWork final : public WorkRule {
                                    std::uint32_t units) override {
     lasting_.OnPlanned(members);
     std::vector<std::uint32_t> equal = equal_->Share(members, units);
-    mind_->balanced = false;
-    if (!mind_->uneven) return equal;
+    state_->balanced = false;
+    if (!state_->uneven) return equal;
     std::vector<std::uint32_t> by_speed = balance_->Share(members, units);
-    mind_->balanced = !BetterWithoutSlow(members, equal, by_speed);
-    return mind_->balanced ? by_speed : equal;
+    state_->balanced = !BetterWithoutSlow(members, equal, by_speed);
+    return state_->balanced ? by_speed : equal;
   }
 
   WorkVerdict Judge(const RoundView& view) override {
     WorkVerdict verdict = flexrr_->Judge(view);
-    mind_->moved = mind_->moved || !verdict.moves.empty();
+    state_->moved = state_->moved || !verdict.moves.empty();
     return verdict;
   }
 
   void OnCommitted(const RoundView& view) override {
     const bool without = view.finished < view.with_units;
-    mind_->rounds_with_moves += ((mind_->moved ? 1 : 0) - mind_->rounds_with_moves) * kMemory;
-    mind_->rounds_without += ((without ? 1 : 0) - mind_->rounds_without) * kMemory;
-    mind_->moved = false;
+    state_->rounds_with_moves += ((state_->moved ? 1 : 0) - state_->rounds_with_moves) * kMemory;
+    state_->rounds_without += ((without ? 1 : 0) - state_->rounds_without) * kMemory;
+    state_->moved = false;
     flexrr_->OnCommitted(view);
     if (!view.exact) NoteRate(view);
     lasting_.OnCommitted(view);
-    mind_->uneven = lasting_.uneven();
+    state_->uneven = lasting_.uneven();
   }
 
  private:
@@ -167,7 +170,7 @@ class AutoWork final : public WorkRule {
                          const std::vector<std::uint32_t>& by_speed) {
     const double cost = MedianRunCost(members).value_or(0);
     const Time start{};
-    std::vector<Prospect> prospects;
+    std::vector<WorkerForecast> worker_forecasts;
     std::vector<Duration> unit_times;
     double samples = 0;
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -175,14 +178,15 @@ class AutoWork final : public WorkRule {
       if (unit_time == Duration{} || equal[i] == 0) return false;
       unit_times.push_back(unit_time);
       const Time end = start + LongestShare({&unit_times.back(), 1}, cost, {&equal[i], 1});
-      prospects.push_back({end, end, unit_time, 0, false, equal[i] * mind_->samples_per_unit});
-      samples += prospects.back().samples;
+      worker_forecasts.push_back(
+          {end, end, unit_time, 0, false, equal[i] * state_->samples_per_unit});
+      samples += worker_forecasts.back().samples;
     }
     const std::vector<bool>& out =
-        forecast_.LeftOut(prospects, start, mind_->Rate(), samples * kMostLeftOut);
+        forecast_.LeftOut(worker_forecasts, start, state_->Rate(), samples * kMostLeftOut);
     if (std::find(out.begin(), out.end(), true) == out.end()) return false;
     const Duration saved = start + LongestShare(unit_times, cost, by_speed) - forecast_.end();
-    return mind_->Rate() * Seconds(saved) * (1 - kMargin) > forecast_.lost();
+    return state_->Rate() * Seconds(saved) * (1 - kMargin) > forecast_.lost();
   }
 
   void NoteRate(const RoundView& view) {
@@ -195,14 +199,14 @@ class AutoWork final : public WorkRule {
         samples += part.delivered_at ? static_cast<double>(part.samples) : 0;
       }
     }
-    if (units > 0) mind_->samples_per_unit = static_cast<double>(view.samples_planned) / units;
-    const double weight = std::max(kMemory, 1.0 / ++mind_->rounds);
-    mind_->samples += (samples - mind_->samples) * weight;
-    mind_->seconds += (Seconds(view.now - view.started) - mind_->seconds) * weight;
+    if (units > 0) state_->samples_per_unit = static_cast<double>(view.samples_planned) / units;
+    const double weight = std::max(kMemory, 1.0 / ++state_->rounds);
+    state_->samples += (samples - state_->samples) * weight;
+    state_->seconds += (Seconds(view.now - view.started) - state_->seconds) * weight;
   }
 
-  const std::shared_ptr<Mind> mind_;
-  Judgement judgement_;
+  const std::shared_ptr<AutoState> state_;
+  AutoExclusion exclusion_;
   Forecast forecast_;
   LastingDifference lasting_;
   const std::unique_ptr<WorkRule> equal_;
@@ -212,25 +216,26 @@ class AutoWork final : public WorkRule {
 
 class AutoClosing final : public ClosingRule {
  public:
-  explicit AutoClosing(std::shared_ptr<Mind> mind) : mind_(std::move(mind)), full_(MakeFull()) {}
+  explicit AutoClosing(std::shared_ptr<AutoState> state)
+      : state_(std::move(state)), full_(MakeFull()) {}
 
   std::string_view name() const override { return "auto"; }
   std::uint32_t Spare() const override { return 0; }
 
   ClosingVerdict Judge(const RoundView& view) override {
     ClosingVerdict verdict = full_->Judge(view);
-    if (!verdict.close && mind_->LeavesOut(view) && view.finished > 0 && OthersFinished(view)) {
+    if (!verdict.close && state_->LeavesOut(view) && view.finished > 0 && OthersFinished(view)) {
       verdict.close = true;
       verdict.parts = AllDelivered(view);
       verdict.reason = fmt::format(
           "the first {} of {} workers: {:.0f} samples more would have taken {:.0f} ms, in which "
           "{:.0f} "
           "are made",
-          view.finished, view.with_units, mind_->lost, Seconds(mind_->spared) * 1e3,
-          Seconds(mind_->spared) * mind_->Rate());
+          view.finished, view.with_units, state_->lost, Seconds(state_->spared) * 1e3,
+          Seconds(state_->spared) * state_->Rate());
     }
     if (verdict.close || view.explain) {
-      verdict.reason = fmt::format("{}; {}", verdict.reason, mind_->Choice());
+      verdict.reason = fmt::format("{}; {}", verdict.reason, state_->Choice());
     }
     return verdict;
   }
@@ -239,26 +244,26 @@ class AutoClosing final : public ClosingRule {
 
  private:
   bool OthersFinished(const RoundView& view) const {
-    if (view.finished + mind_->count < view.with_units) return false;
+    if (view.finished + state_->count < view.with_units) return false;
     return std::all_of(view.workers.begin(), view.workers.end(), [&](const WorkerView& worker) {
       const std::uint32_t slot = worker.member.worker.value;
       return worker.fenced || worker.units_given == 0 || worker.finished_at ||
-             (slot < mind_->left_out.size() && mind_->left_out[slot]);
+             (slot < state_->left_out.size() && state_->left_out[slot]);
     });
   }
 
-  const std::shared_ptr<Mind> mind_;
+  const std::shared_ptr<AutoState> state_;
   const std::unique_ptr<ClosingRule> full_;
 };
 
 }  // namespace
 
 Policy MakeAuto(const FlexrrOptions& flexrr, const BalanceOptions& balance) {
-  auto mind = std::make_shared<Mind>();
+  auto state = std::make_shared<AutoState>();
   Policy policy;
   policy.name = "auto";
-  policy.closing = std::make_unique<AutoClosing>(mind);
-  policy.work = std::make_unique<AutoWork>(flexrr, balance, mind);
+  policy.closing = std::make_unique<AutoClosing>(state);
+  policy.work = std::make_unique<AutoWork>(flexrr, balance, state);
   policy.runs = MakeGuidedRuns();
   return policy;
 }

@@ -25,6 +25,7 @@ constexpr int kStuckUnits = 3;
 constexpr int kFarSlower = 4;      // than the median worker
 constexpr int kHopelessShare = 4;  // of the round so far: that long after all others are done
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
+constexpr std::size_t kMostDoublings = 5;  // of the patience with those that are late
 
 constexpr int kDeliveryMemory = 4;  // rounds
 
@@ -46,8 +47,8 @@ struct Promise {
 
 class Flexrr final : public WorkRule {
  public:
-  Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares, Sparing* sparing)
-      : options_(options), shares_(std::move(shares)), sparing_(sparing) {}
+  Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares, ExclusionRule* exclusion)
+      : options_(options), shares_(std::move(shares)), exclusion_(exclusion) {}
 
   std::string_view name() const override { return "flexrr"; }
 
@@ -73,7 +74,8 @@ class Flexrr final : public WorkRule {
     if (!news && view.now < next_look_) return verdict;
     next_look_ = view.now + std::max(age / kLooks, kShortestLook);
     if (!Look(view)) return verdict;
-    spared_ = sparing_ != nullptr ? &sparing_->Look(view, sights_, Delivery(view)) : nullptr;
+    excluded_ =
+        exclusion_ != nullptr ? &exclusion_->Look(view, estimates_, Delivery(view)) : nullptr;
     if (any_movable_) HandOver(view, &verdict);
     if (verdict.moves.empty()) FenceStuck(view, &verdict);
     return verdict;
@@ -100,30 +102,30 @@ class Flexrr final : public WorkRule {
 
   // False: nothing is known of anybody's unit times.
   bool Look(const RoundView& view) {
-    sights_.clear();
+    estimates_.clear();
     any_movable_ = false;
     delivery_.reset();
     Duration usual{};
     for (const WorkerView& worker : view.workers) {
-      Sight sight;
-      sight.unit_time = UnitTimeOf(worker, usual);
-      if (sight.unit_time == Duration{}) {
-        usual = sight.unit_time = MedianUnitTime(view);
+      WorkerEstimate estimate;
+      estimate.unit_time = UnitTimeOf(worker, usual);
+      if (estimate.unit_time == Duration{}) {
+        usual = estimate.unit_time = MedianUnitTime(view);
         if (usual == Duration{}) return false;
       }
-      sight.end = std::max(ExpectedEnd(worker, view.now, sight.unit_time), view.now);
-      const Duration run = RunTime(worker, 0, sight.unit_time);
-      if (worker.runs.units > 0) sight.run_share = run / worker.runs.units;
-      if (Begun(worker) >= worker.units_given) sight.start_cost = run - sight.run_share;
-      sight.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
-      sight.idle = sight.can_help && Computed(worker);
-      sight.movable =
-          worker.fenced || worker.revoking ? 0 : Movable(worker, view.now, sight.unit_time);
-      any_movable_ = any_movable_ || sight.movable > 0;
-      sights_.push_back(sight);
+      estimate.end = std::max(ExpectedEnd(worker, view.now, estimate.unit_time), view.now);
+      const Duration run = RunTime(worker, 0, estimate.unit_time);
+      if (worker.runs.units > 0) estimate.run_share = run / worker.runs.units;
+      if (Begun(worker) >= worker.units_given) estimate.start_cost = run - estimate.run_share;
+      estimate.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
+      estimate.idle = estimate.can_help && Computed(worker);
+      estimate.movable =
+          worker.fenced || worker.revoking ? 0 : Movable(worker, view.now, estimate.unit_time);
+      any_movable_ = any_movable_ || estimate.movable > 0;
+      estimates_.push_back(estimate);
     }
     AddPromises(view);
-    return !sights_.empty();
+    return !estimates_.empty();
   }
 
   // Without them all that lag would choose the same helper until the first of them has answered; it
@@ -141,7 +143,7 @@ class Flexrr final : public WorkRule {
     for (const Promise& promise : promises_) {
       const auto to = find(promise.to);
       if (to == view.workers.end() || to->member.worker != promise.to) continue;
-      Sight& helper = sights_[static_cast<std::size_t>(to - view.workers.begin())];
+      WorkerEstimate& helper = estimates_[static_cast<std::size_t>(to - view.workers.begin())];
       const Duration more = helper.start_cost + helper.Step() * promise.units;
       helper.end += more;
       helper.promised += more;
@@ -154,10 +156,10 @@ class Flexrr final : public WorkRule {
   // has units waiting while a helper has nothing left. The latest first; each gets rid of as much
   // as it makes the round shorter, within its next hand-over.
   void HandOver(const RoundView& view, WorkVerdict* verdict) {
-    helpers_.Begin(view, sights_, options_.group_size);
+    helpers_.Begin(view, estimates_, options_.group_size);
     late_.clear();
-    for (std::size_t i = 0; i < sights_.size(); ++i) {
-      if (sights_[i].movable == 0 || IsSpared(i)) continue;
+    for (std::size_t i = 0; i < estimates_.size(); ++i) {
+      if (estimates_[i].movable == 0 || IsExcluded(i)) continue;
       std::uint32_t& next = NextHandOver(view.workers[i]);
       if (next == 0 && !helpers_.IsBehind(i, options_.trigger)) continue;
       if (next == 0) {
@@ -165,7 +167,7 @@ class Flexrr final : public WorkRule {
             static_cast<std::uint32_t>(options_.first * view.workers[i].units_planned);
         next = std::max(1u, first);
       }
-      if (helpers_.Soonest(i) < sights_[i].end) late_.push_back({sights_[i].end, i});
+      if (helpers_.Soonest(i) < estimates_[i].end) late_.push_back({estimates_[i].end, i});
     }
     std::make_heap(late_.begin(), late_.end());
     for (auto last = late_.end(); last != late_.begin(); --last) {
@@ -176,7 +178,7 @@ class Flexrr final : public WorkRule {
 
   void HandOverFrom(std::size_t helpee, const RoundView& view, WorkVerdict* verdict) {
     const WorkerView& from = view.workers[helpee];
-    Sight& slow = sights_[helpee];
+    WorkerEstimate& slow = estimates_[helpee];
     std::uint32_t& size = NextHandOver(from);
     const std::uint32_t most = std::min(size, slow.movable);
     const std::size_t first_move = verdict->moves.size();
@@ -184,7 +186,7 @@ class Flexrr final : public WorkRule {
     for (; moved < most; ++moved) {
       const std::optional<std::size_t> helper = helpers_.Earliest(helpee);
       if (!helper) break;
-      Sight& quick = sights_[*helper];
+      WorkerEstimate& quick = estimates_[*helper];
       // Half a unit more: among equals the last unit would go to and fro.
       const Time done = quick.end + quick.start_cost + quick.Step() * 3 / 2;
       if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
@@ -216,11 +218,11 @@ class Flexrr final : public WorkRule {
   }
 
   // Of the run that it is in, by what is known of its units; below zero where it is overdue.
-  static Duration ExpectedRest(const WorkerView& worker, Time now, const Sight& sight) {
-    return RunTime(worker, InHand(worker), sight.unit_time) - (now - worker.progressed_at);
+  static Duration ExpectedRest(const WorkerView& worker, Time now, const WorkerEstimate& estimate) {
+    return RunTime(worker, InHand(worker), estimate.unit_time) - (now - worker.progressed_at);
   }
 
-  bool IsSpared(std::size_t worker) const { return spared_ != nullptr && (*spared_)[worker]; }
+  bool IsExcluded(std::size_t worker) const { return excluded_ != nullptr && (*excluded_)[worker]; }
 
   // All but what is begun, and of a worker with nothing new for long also what its report does not
   // say to be begun: it may still be in a unit of an earlier round. It answers what is true.
@@ -271,55 +273,58 @@ class Flexrr final : public WorkRule {
   // it gets a little time to show that it is not: else a wrong time, once learned, would have it
   // fenced for ever.
   void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
-    // Where many are late it is not them; and who computes again what a fence took must not be
-    // next. But an exact round closes over all of its units: there it goes on as long as somebody
-    // is free.
+    // Where most are late it is not them; and a worker that computes again what a fence took must
+    // not be next. So where more than a few are late or fenced each one more doubles the patience.
+    // An exact round closes over all of its units: there it goes on as long as somebody is free.
     const std::size_t few = std::max<std::size_t>(view.workers.size() / 4, 1);
-    if (!view.exact && view.with_units - view.finished > few) return;
+    const std::size_t most = std::max<std::size_t>(few, view.with_units / 2);
+    if (!view.exact && view.with_units - view.finished > most) return;
     std::uint32_t free = view.idle;
-    std::uint32_t fenced = 0;
+    std::uint32_t done = 0;
+    std::size_t fenced = 0;
     std::uint32_t units_late = 0;
     Time delivered = view.started;  // when the owners had a part last
     std::vector<std::size_t> late;
     for (std::size_t i = 0; i < view.workers.size(); ++i) {
       const WorkerView& worker = view.workers[i];
       fenced += worker.fenced ? 1 : 0;
-      if (IsSpared(i)) return;  // the round ends without it
+      if (IsExcluded(i)) return;  // the round ends without it
       if (worker.fenced || worker.units_given == 0) continue;
       if (worker.finished_at) {
-        free += sights_[i].can_help ? 1 : 0;
+        ++done;
+        free += estimates_[i].can_help ? 1 : 0;
         delivered = std::max(delivered, *worker.finished_at);
       } else {
         late.push_back(i);
         units_late += worker.units_given;
       }
     }
+    // Where all others have sealed both of their parts nobody can take over: the round does
+    // without, and a later one has the samples.
+    if (late.empty() || (free == 0 && (view.exact || done == 0))) return;
     const bool many = late.size() + fenced > few;
-    if (free == 0 || late.empty() || (many && !view.exact)) return;
     const Duration usual = MedianUnitTime(view);
+    if (!view.exact && late.size() > few && !AllAreDue(view, late, usual, verdict)) return;
+    const std::size_t excess =
+        (many && !view.exact ? late.size() + fenced - few : 0) + (free == 0 ? 1 : 0);
+    const int patience = 1 << std::min<std::size_t>(excess, kMostDoublings);
+    const std::uint32_t takers = std::max(free, 1u);
     const Duration delivery = Delivery(view);
     for (const std::size_t i : late) {
       const WorkerView& worker = view.workers[i];
       const std::uint32_t units = many ? units_late : worker.units_given;
-      const Duration again = RunTime(worker, (units + free - 1) / free, usual) + delivery;
-      const Duration due =
-          std::max(Computed(worker)
-                       ? 4 * delivery + usual
-                       : RunTime(worker, InHand(worker) + kStuckUnits - 1, sights_[i].unit_time),
-                   kShortestStuck);
-      const Time from = worker.parts.empty()
-                            ? worker.progressed_at
-                            : std::max(worker.progressed_at, worker.parts.back().ready_at);
+      const Duration again = RunTime(worker, (units + takers - 1) / takers, usual) + delivery;
+      const Time from = LastHeardOf(worker);
       // It may be an owner that is late with them all.
       if (many && Computed(worker) && delivered <= from) continue;
-      const Duration rest = ExpectedRest(worker, view.now, sights_[i]);
-      const bool overdue = rest < Duration{} && sights_[i].unit_time > kFarSlower * usual;
+      const Duration rest = ExpectedRest(worker, view.now, estimates_[i]);
+      const bool overdue = rest < Duration{} && estimates_[i].unit_time > kFarSlower * usual;
       const bool hopeless =
           !Computed(worker) && (overdue || rest > std::max(2 * again, kShortestStuck));
-      Time until = from + due + again;
+      Time until = from + (DueIn(view, i, usual) + again) * patience;
       if (hopeless) {
         const Duration a_little = std::max((delivered - view.started) / kHopelessShare, again);
-        until = std::min(until, delivered + a_little);
+        until = std::min(until, delivered + a_little * patience);
       }
       if (view.now < until) {
         verdict->look_again = std::min(verdict->look_again, until);
@@ -327,17 +332,45 @@ class Flexrr final : public WorkRule {
       }
       verdict->fence.push_back(worker.member.worker);
       verdict->reason += fmt::format(
-          "{}worker {} is stuck ({} of {} units done, nothing new for {:.0f} ms) and all others "
-          "are done",
+          "{}worker {} is stuck ({} of {} units done, nothing new for {:.0f} ms) and {}{}",
           verdict->reason.empty() ? "" : "; ", worker.member.worker, worker.units_done,
-          worker.units_given, Seconds(view.now - from) * 1e3);
+          worker.units_given, Seconds(view.now - from) * 1e3,
+          late.size() == 1 ? "all others are done" : "most others are done",
+          free == 0 ? "; nobody has room for its units now, so a later round computes them" : "");
     }
+  }
+
+  // What a late worker may take, from its last news on, before it counts as stuck.
+  Duration DueIn(const RoundView& view, std::size_t i, Duration usual) {
+    const WorkerView& worker = view.workers[i];
+    return std::max(Computed(worker) ? 4 * Delivery(view) + usual
+                                     : RunTime(worker, InHand(worker) + kStuckUnits - 1,
+                                               estimates_[i].unit_time),
+                    kShortestStuck);
+  }
+
+  static Time LastHeardOf(const WorkerView& worker) {
+    return worker.parts.empty() ? worker.progressed_at
+                                : std::max(worker.progressed_at, worker.parts.back().ready_at);
+  }
+
+  // None of them may still be computing as usual; far slower ones are not waited for.
+  bool AllAreDue(const RoundView& view, const std::vector<std::size_t>& late, Duration usual,
+                 WorkVerdict* verdict) {
+    for (const std::size_t i : late) {
+      if (estimates_[i].unit_time > kFarSlower * usual) continue;
+      const Time due = LastHeardOf(view.workers[i]) + DueIn(view, i, usual);
+      if (view.now >= due) continue;
+      verdict->look_again = std::min(verdict->look_again, due);
+      return false;
+    }
+    return true;
   }
 
   const FlexrrOptions options_;
   const std::unique_ptr<WorkRule> shares_;
-  Sparing* const sparing_;
-  const std::vector<bool>* spared_ = nullptr;  // of this look
+  ExclusionRule* const exclusion_;
+  const std::vector<bool>* excluded_ = nullptr;  // of this look
   RoundId round_{~0ull};
   Time started_;
   std::uint32_t finished_ = 0;
@@ -345,7 +378,7 @@ class Flexrr final : public WorkRule {
   Time next_look_;
   std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: no straggler so far
   std::vector<Promise> promises_;              // of givers that have not answered
-  std::vector<Sight> sights_;                  // parallel to the view's workers
+  std::vector<WorkerEstimate> estimates_;      // parallel to the view's workers
   Helpers helpers_;
   std::vector<Late> late_;
   std::optional<Duration> delivery_;  // as Delivery says, once asked for
@@ -357,8 +390,8 @@ class Flexrr final : public WorkRule {
 }  // namespace
 
 std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares,
-                                     Sparing* sparing) {
-  return std::make_unique<Flexrr>(options, std::move(shares), sparing);
+                                     ExclusionRule* exclusion) {
+  return std::make_unique<Flexrr>(options, std::move(shares), exclusion);
 }
 
 }  // namespace lockstep::policies

@@ -23,19 +23,20 @@ struct FlexrrOptions {
   std::uint32_t group_size = 0;  // workers that help each other; 0: all
 };
 
-// Somebody who knows that a round will do without some of its workers.
-class Sparing {
+// Knows that a round will do without some of its workers.
+class ExclusionRule {
  public:
-  virtual ~Sparing() = default;
-  // Parallel to the view's workers: true is who gives nothing to others and is not fenced either.
+  virtual ~ExclusionRule() = default;
+  // Parallel to the view's workers: true for each that gives nothing to others and is not fenced.
   // `delivery`: what a part usually takes from its sealing to all owners.
-  virtual const std::vector<bool>& Look(const RoundView& view, const std::vector<Sight>& sights,
+  virtual const std::vector<bool>& Look(const RoundView& view,
+                                        const std::vector<WorkerEstimate>& estimates,
                                         Duration delivery) = 0;
 };
 
 // Shares are those of `shares`, a work rule that moves nothing (equal ones: MakeWorkNone()).
-// `sparing`, if there is one, is asked at each look and has to stay.
+// `exclusion`, if there is one, is asked at each look and has to stay.
 std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares,
-                                     Sparing* sparing = nullptr);
+                                     ExclusionRule* exclusion = nullptr);
 
 }  // namespace lockstep::policies

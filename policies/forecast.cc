@@ -23,40 +23,41 @@ Time ExpectedDelivery(const WorkerView& worker, Time now, Duration usual) {
 
 }  // namespace
 
-void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Duration delivery,
-                   std::vector<Prospect>* prospects) {
+void ForecastWorkers(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
+                     Duration delivery, std::vector<WorkerForecast>* worker_forecasts) {
   Duration longest = delivery;  // of this round
   for (const WorkerView& worker : view.workers) {
     for (const PartView& part : worker.parts) {
       if (part.delivered_at) longest = std::max(longest, *part.delivered_at - part.ready_at);
     }
   }
-  prospects->clear();
+  worker_forecasts->clear();
   for (std::size_t i = 0; i < view.workers.size(); ++i) {
     const WorkerView& worker = view.workers[i];
-    const Sight& sight = sights[i];
-    Prospect prospect;
-    prospect.unit_time = sight.unit_time;
-    prospect.can_help = sight.can_help || worker.revoking;
-    prospect.begun_end = view.now;
-    prospect.helps_from = view.now + delivery;
+    const WorkerEstimate& estimate = estimates[i];
+    WorkerForecast worker_forecast;
+    worker_forecast.unit_time = estimate.unit_time;
+    worker_forecast.can_help = estimate.can_help || worker.revoking;
+    worker_forecast.begun_end = view.now;
+    worker_forecast.helps_from = view.now + delivery;
     if (!worker.fenced && worker.units_given > 0 && !worker.finished_at) {
-      prospect.samples = static_cast<double>(worker.samples_given);
+      worker_forecast.samples = static_cast<double>(worker.samples_given);
       for (const PartView& part : worker.parts) {
-        prospect.samples -= part.delivered_at ? static_cast<double>(part.samples) : 0;
+        worker_forecast.samples -= part.delivered_at ? static_cast<double>(part.samples) : 0;
       }
       if (Computed(worker)) {
-        prospect.begun_end = ExpectedDelivery(worker, view.now, longest);
+        worker_forecast.begun_end = ExpectedDelivery(worker, view.now, longest);
       } else {
         // What it was asked to give back will move, too: it is in nobody's hands yet.
-        prospect.movable = worker.revoking ? worker.units_given - Begun(worker) : sight.movable;
-        prospect.begun_end = prospect.helps_from =
-            std::max(view.now, sight.end - sight.promised -
-                                   QueueTime(worker, prospect.movable, sight.unit_time)) +
+        worker_forecast.movable =
+            worker.revoking ? worker.units_given - Begun(worker) : estimate.movable;
+        worker_forecast.begun_end = worker_forecast.helps_from =
+            std::max(view.now, estimate.end - estimate.promised -
+                                   QueueTime(worker, worker_forecast.movable, estimate.unit_time)) +
             delivery;
       }
     }
-    prospects->push_back(prospect);
+    worker_forecasts->push_back(worker_forecast);
   }
 }
 
@@ -87,25 +88,26 @@ double Forecast::EndOf(std::size_t count) const {
   return most;
 }
 
-const std::vector<bool>& Forecast::LeftOut(const std::vector<Prospect>& prospects, Time now,
-                                           double rate, double spare) {
-  out_.assign(prospects.size(), false);
+const std::vector<bool>& Forecast::LeftOut(const std::vector<WorkerForecast>& worker_forecasts,
+                                           Time now, double rate, double spare) {
+  out_.assign(worker_forecasts.size(), false);
   loads_.clear();
   double least = spare;
-  for (std::size_t i = 0; i < prospects.size(); ++i) {
-    const Prospect& prospect = prospects[i];
-    if (prospect.samples > 0) least = std::min(least, prospect.samples);
-    loads_.push_back({Seconds(prospect.begun_end - now), Seconds(prospect.helps_from - now),
-                      Seconds(prospect.end() - now),
-                      1 / Seconds(std::max(prospect.unit_time, Duration(1))), prospect.movable,
-                      prospect.can_help ? kMostUnits : static_cast<double>(prospect.movable), i});
+  for (std::size_t i = 0; i < worker_forecasts.size(); ++i) {
+    const WorkerForecast& worker_forecast = worker_forecasts[i];
+    if (worker_forecast.samples > 0) least = std::min(least, worker_forecast.samples);
+    loads_.push_back(
+        {Seconds(worker_forecast.begun_end - now), Seconds(worker_forecast.helps_from - now),
+         Seconds(worker_forecast.end() - now),
+         1 / Seconds(std::max(worker_forecast.unit_time, Duration(1))), worker_forecast.movable,
+         worker_forecast.can_help ? kMostUnits : static_cast<double>(worker_forecast.movable), i});
   }
   const double whole = EndOf(loads_.size());
   end_ = whole_ = now + FromSeconds(whole);
   lost_ = 0;
   if (least <= 0 || rate * whole <= least) return out_;
   const auto late = std::stable_partition(loads_.begin(), loads_.end(), [&](const Load& l) {
-    return prospects[l.worker].samples <= 0;
+    return worker_forecasts[l.worker].samples <= 0;
   });
   std::sort(late, loads_.end(), [](const Load& a, const Load& b) {
     return a.end != b.end ? a.end < b.end : a.worker > b.worker;
@@ -116,7 +118,7 @@ const std::vector<bool>& Forecast::LeftOut(const std::vector<Prospect>& prospect
   double lost = 0;
   std::size_t look = 1;
   for (std::size_t left = loads_.size(); left > kept; --left) {
-    lost += prospects[loads_[left - 1].worker].samples;
+    lost += worker_forecasts[loads_[left - 1].worker].samples;
     if (lost > spare) break;
     const std::size_t count = loads_.size() - left + 1;
     if (count < look) continue;

@@ -20,7 +20,7 @@
 namespace lockstep::policies {
 
 // What one worker has to do with the end of a round.
-struct Prospect {
+struct WorkerForecast {
   Time begun_end;   // when what cannot be taken from it any more is delivered
   Time helps_from;  // what it is given besides is delivered one unit time for each after this
   Duration unit_time{};
@@ -32,18 +32,18 @@ struct Prospect {
 
 class Forecast {
  public:
-  // Fills a vector parallel to `prospects`: true is who is left out. The rest shares its movable
-  // units as quickly as whole units allow. `rate`: samples a second; `spare`: so many samples may
-  // be left out at most. Prospects with zero samples are never left out.
-  const std::vector<bool>& LeftOut(const std::vector<Prospect>& prospects, Time now, double rate,
-                                   double spare);
+  // Fills a vector parallel to `worker_forecasts`: true is who is left out. The rest shares its
+  // movable units as quickly as whole units allow. `rate`: samples a second; `spare`: so many
+  // samples may be left out at most. Workers with zero samples are never left out.
+  const std::vector<bool>& LeftOut(const std::vector<WorkerForecast>& worker_forecasts, Time now,
+                                   double rate, double spare);
   // As of the last call: when the others are done, when all would be, and what the others lack.
   Time end() const { return end_; }
   Time whole() const { return whole_; }
   double lost() const { return lost_; }
 
  private:
-  // A prospect with times in seconds from now.
+  // A forecast with times in seconds from now.
   struct Load {
     double begun_end;
     double helps_from;
@@ -64,7 +64,7 @@ class Forecast {
 };
 
 // Of each worker of the view, from a look at it. `delivery`: of a part, usually.
-void TakeProspects(const RoundView& view, const std::vector<Sight>& sights, Duration delivery,
-                   std::vector<Prospect>* prospects);
+void ForecastWorkers(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
+                     Duration delivery, std::vector<WorkerForecast>* worker_forecasts);
 
 }  // namespace lockstep::policies

@@ -7,22 +7,22 @@
 
 namespace lockstep::policies {
 
-void Helpers::Begin(const RoundView& view, const std::vector<Sight>& sights,
+void Helpers::Begin(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
                     std::uint32_t group_size) {
   view_ = &view;
-  sights_ = &sights;
-  group_size_ = group_size == 0 ? std::max<std::size_t>(sights.size(), 1) : group_size;
-  groups_.resize((sights.size() + group_size_ - 1) / group_size_);
+  estimates_ = &estimates;
+  group_size_ = group_size == 0 ? std::max<std::size_t>(estimates.size(), 1) : group_size;
+  groups_.resize((estimates.size() + group_size_ - 1) / group_size_);
   for (Group& group : groups_) group.looked_at = group.heaped = false;
 }
 
 std::pair<std::size_t, std::size_t> Helpers::Members(std::size_t worker) const {
   const std::size_t first = worker / group_size_ * group_size_;
-  return {first, std::min(first + group_size_, sights_->size())};
+  return {first, std::min(first + group_size_, estimates_->size())};
 }
 
 double Helpers::Progress(std::size_t worker) const {
-  return Progressed(view_->workers[worker], view_->now, (*sights_)[worker].unit_time);
+  return Progressed(view_->workers[worker], view_->now, (*estimates_)[worker].unit_time);
 }
 
 Helpers::Group& Helpers::GroupOf(std::size_t worker) {
@@ -34,14 +34,14 @@ Helpers::Group& Helpers::GroupOf(std::size_t worker) {
   group.soonest = kNever;
   const auto [first, last] = Members(worker);
   for (std::size_t i = first; i < last; ++i) {
-    const Sight& sight = (*sights_)[i];
-    if (!sight.can_help) continue;
-    group.any_idle = group.any_idle || sight.idle;
-    group.soonest = std::min(group.soonest, sight.end + sight.start_cost + sight.Step());
+    const WorkerEstimate& estimate = (*estimates_)[i];
+    if (!estimate.can_help) continue;
+    group.any_idle = group.any_idle || estimate.idle;
+    group.soonest = std::min(group.soonest, estimate.end + estimate.start_cost + estimate.Step());
   }
   if (group.any_idle) return group;
   for (std::size_t i = first; i < last; ++i) {
-    if ((*sights_)[i].can_help) group.furthest = std::max(group.furthest, Progress(i));
+    if ((*estimates_)[i].can_help) group.furthest = std::max(group.furthest, Progress(i));
   }
   return group;
 }
@@ -58,9 +58,9 @@ std::vector<Helpers::Entry>& Helpers::HeapOf(std::size_t worker) {
   group.heap.clear();
   const auto [first, last] = Members(worker);
   for (std::size_t i = first; i < last; ++i) {
-    const Sight& sight = (*sights_)[i];
-    if (sight.can_help) {
-      group.heap.push_back({sight.end + sight.start_cost + sight.Step(), i});
+    const WorkerEstimate& estimate = (*estimates_)[i];
+    if (estimate.can_help) {
+      group.heap.push_back({estimate.end + estimate.start_cost + estimate.Step(), i});
     }
   }
   std::make_heap(group.heap.begin(), group.heap.end());
@@ -69,7 +69,7 @@ std::vector<Helpers::Entry>& Helpers::HeapOf(std::size_t worker) {
 
 std::optional<std::size_t> Helpers::Earliest(std::size_t worker) {
   std::vector<Entry>& heap = HeapOf(worker);
-  while (!heap.empty() && !(*sights_)[heap.front().worker].can_help) {
+  while (!heap.empty() && !(*estimates_)[heap.front().worker].can_help) {
     std::pop_heap(heap.begin(), heap.end());
     heap.pop_back();
   }
@@ -82,7 +82,7 @@ void Helpers::GaveOne(std::size_t helper) {
   LOCKSTEP_CHECK(!heap.empty() && heap.front().worker == helper, "helper {} is not the earliest",
                  helper);
   std::pop_heap(heap.begin(), heap.end());
-  heap.back().end += (*sights_)[helper].Step();
+  heap.back().end += (*estimates_)[helper].Step();
   std::push_heap(heap.begin(), heap.end());
 }
 

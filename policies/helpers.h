@@ -14,7 +14,7 @@
 namespace lockstep::policies {
 
 // One look at one worker. While work is handed over `end` moves and `can_help` may end.
-struct Sight {
+struct WorkerEstimate {
   Duration unit_time{};
   Time end;  // expected
   std::uint32_t movable = 0;
@@ -34,9 +34,10 @@ struct Sight {
 // place in the view.
 class Helpers {
  public:
-  // A new look; of `sights`, which has to stay, only `can_help` may end. `group_size` 0: all are
+  // A new look; of `estimates`, which has to stay, only `can_help` may end. `group_size` 0: all are
   // one group.
-  void Begin(const RoundView& view, const std::vector<Sight>& sights, std::uint32_t group_size);
+  void Begin(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
+             std::uint32_t group_size);
 
   // --- as it was at the beginning of the look
   // One that helps is more than `trigger` further than this worker, or has nothing left. The worker
@@ -75,7 +76,7 @@ class Helpers {
   double Progress(std::size_t worker) const;
 
   const RoundView* view_ = nullptr;
-  const std::vector<Sight>* sights_ = nullptr;
+  const std::vector<WorkerEstimate>* estimates_ = nullptr;
   std::size_t group_size_ = 1;
   std::vector<Group> groups_;
 };

@@ -350,6 +350,7 @@ void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
   const std::uint32_t order = ++job_->orders;
   job_->Send(job_->members.at(worker), msg::FenceRound{round(), order});
   work_.Fence(worker, order);
+  fenced_at_ = job_->now;
   LOCKSTEP_CHECK(work_.Share(worker)->queue.empty(), "I2: worker {} is fenced and has units",
                  worker);
 }
@@ -467,7 +468,8 @@ void OpenRound::PlaceUnassigned() {
       if (stays_without) continue;
       later = later || share == nullptr ||
               (share->parts.size() < kMaxParts && !share->refused &&
-               (!work_.WorkerViewOf(member.id.worker)->fenced || !share->fence_answered));
+               (!work_.WorkerViewOf(member.id.worker)->fenced ||
+                (!share->fence_answered && job_->now < FenceAnswersUntil())));
     }
   }
   // Those that lag by a round would hold it up; better than nobody.
@@ -626,6 +628,9 @@ Time OpenRound::NextDeadline() const {
   Time next = std::min({look_again_, receipts_.Next(work_), LetsGoOfAwayFrom()});
   if (const auto oldest = work_.OldestRevoke()) {
     next = std::min(next, *oldest + job_->bounds.Answer());
+  }
+  if (!work_.unassigned().empty() && job_->now < FenceAnswersUntil()) {
+    next = std::min(next, FenceAnswersUntil());
   }
   return next;
 }

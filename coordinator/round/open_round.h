@@ -102,6 +102,8 @@ class OpenRound {
   bool CanTake(const Member& member) const;
   bool GoneUnfinished(WorkerId worker) const;
   void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
+  // A stopped worker answers no fence, and what it would say is not worth more waiting (I6).
+  Time FenceAnswersUntil() const { return fenced_at_ + job_->bounds.Answer(); }
   void PlaceUnassigned();
   void SpreadUnassigned(const std::vector<Member*>& takers);
 
@@ -124,6 +126,7 @@ class OpenRound {
   std::vector<WorkerId> gone_unfinished_;  // were out with units that they had not finished
   bool owners_stale_ = false;              // an owner is out, and nobody could take its place yet
   Time look_again_ = kNever;               // the policy's
+  Time fenced_at_;                         // a worker last; says nothing before the first time
   bool said_weight_refused_ = false;       // a policy's; said once
 };
 

@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
@@ -98,6 +99,47 @@ class LeftOutTest : public ::testing::Test {
   std::unique_ptr<Job> job_;
   std::unique_ptr<Pipeline> rounds_;
 };
+
+// A work rule that does what the test says, once.
+struct ToldRule : policies::WorkRule {
+  std::string_view name() const override { return "told"; }
+  std::vector<std::uint32_t> Share(std::span<const policies::WorkerView> members,
+                                   std::uint32_t units) override {
+    return std::vector<std::uint32_t>(members.size(),
+                                      units / static_cast<std::uint32_t>(members.size()));
+  }
+  policies::WorkVerdict Judge(const policies::RoundView&) override {
+    return std::exchange(next, {});
+  }
+  policies::WorkVerdict next;
+};
+
+// The other one has sealed both of its parts, and a stopped process answers nothing.
+TEST_F(LeftOutTest, ARoundDoesWithoutTheUnitsOfAStoppedWorkerThatNobodyHasRoomFor) {
+  Start("stop");
+  job_->now = Time{} + std::chrono::seconds(1);
+  auto told = std::make_unique<ToldRule>();
+  ToldRule& rule = *told;
+  job_->policy.work = std::move(told);
+  rule.next.moves = {{WorkerId(1), WorkerId(0), 1}};
+  AdvanceRounds(rounds_.get(), &closed_);
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 3, job_->orders, false}).ok());
+  Seal(0, 0, 1.0);
+  msg::Sealed second{RoundId(0), PartIndex(1), 1, 1.0, {}, 0};
+  second.plan = rounds_->open()->work().plan().attempt;
+  second.units.push_back({{UnitIndex(7), {7, 8}}, 0, 1});
+  ASSERT_TRUE(rounds_->On(At(0), second).ok());
+  rule.next.fence = {WorkerId(1)};
+  AdvanceRounds(rounds_.get(), &closed_);
+  EXPECT_EQ(LastCommit().parts.size(), 0u);  // its answer may still come
+  ASSERT_EQ(rounds_->open()->work().unassigned().size(), 3u);
+  job_->now += job_->bounds.Answer();
+  AdvanceRounds(rounds_.get(), &closed_);
+  const msg::Commit commit = LastCommit();
+  ASSERT_EQ(commit.parts.size(), 2u);
+  EXPECT_EQ(commit.samples, 5u);
+  EXPECT_FALSE(job_->failure);
+}
 
 TEST_F(LeftOutTest, AContributionThatIsNoNumberEndsTheJob) {
   Start("stop");

@@ -171,15 +171,50 @@ TEST(Flexrr, WhoIsStuckInItsLastUnitIsFencedWhenComputingItAgainIsAsQuick) {
   EXPECT_LT(Seconds(round.age()), 0.14);
 }
 
-TEST(Flexrr, NobodyIsFencedWithoutAFreeWorker) {
+// The others have sealed both of their parts. An exact round needs the units now, any other one has
+// them come again.
+TEST(Flexrr, WhoIsStuckWhereNobodyHasRoomIsFencedUnlessTheRoundIsExact) {
+  for (const bool exact : {true, false}) {
+    auto rule = Rule();
+    RoundModel round(4, 8, milliseconds(10));
+    round.KnowUnitTimes();
+    round.SetUnitTime(2, std::chrono::hours(1));
+    round.view().exact = exact;
+    for (std::uint32_t i = 0; i < 4; ++i) round.worker(i).takes_units = false;
+    RunRound(rule.get(), &round, milliseconds(1), milliseconds(400));
+    EXPECT_EQ(round.moved, 0u);
+    if (exact) {
+      EXPECT_THAT(round.fenced, IsEmpty());
+    } else {
+      EXPECT_THAT(round.fenced, ElementsAre(2));
+      EXPECT_LT(Seconds(round.age()), 0.24);  // three rounds of 80 ms
+    }
+  }
+}
+
+// One fence that was not deserved must not make the round wait for the worker that stalls.
+TEST(Flexrr, WhoIsStuckInARoundThatHasFencedAnotherIsFenced) {
   auto rule = Rule();
   RoundModel round(4, 8, milliseconds(10));
   round.KnowUnitTimes();
   round.SetUnitTime(2, std::chrono::hours(1));
-  for (std::uint32_t i = 0; i < 4; ++i) round.worker(i).takes_units = false;
+  rule->Judge(round.view());
+  round.worker(3).fenced = true;
+  round.worker(3).units_given = 0;
   RunRound(rule.get(), &round, milliseconds(1), milliseconds(400));
-  EXPECT_THAT(round.fenced, IsEmpty());
-  EXPECT_EQ(round.moved, 0u);
+  EXPECT_THAT(round.fenced, ElementsAre(2));
+  EXPECT_LT(Seconds(round.age()), 0.24);
+}
+
+TEST(Flexrr, TwoOfFourThatAreStuckAreFencedAndThreeAreNot) {
+  for (const std::uint32_t stuck : {2u, 3u}) {
+    auto rule = Rule();
+    RoundModel round(4, 8, milliseconds(10));
+    round.KnowUnitTimes();
+    for (std::uint32_t i = 4 - stuck; i < 4; ++i) round.SetUnitTime(i, std::chrono::hours(1));
+    RunRound(rule.get(), &round, milliseconds(1), milliseconds(400));
+    EXPECT_EQ(round.fenced.size(), stuck == 2 ? 2 : 0);
+  }
 }
 
 TEST(Flexrr, ASecondPartCostsWhatDeliveriesTookInEarlierRounds) {

@@ -13,22 +13,22 @@ using ::testing::ElementsAre;
 constexpr Time kNow{std::chrono::seconds(5)};
 constexpr double kRate = 1000;  // samples a second
 
-Prospect Late(int begun_ms, int unit_ms, std::uint32_t movable, double samples) {
+WorkerForecast Late(int begun_ms, int unit_ms, std::uint32_t movable, double samples) {
   const Time begun_end = kNow + milliseconds(begun_ms);
   return {begun_end, begun_end, milliseconds(unit_ms), movable, true, samples};
 }
-const Prospect kFinished{kNow, kNow, milliseconds(10), 0, true, 0};
+const WorkerForecast kFinished{kNow, kNow, milliseconds(10), 0, true, 0};
 
 TEST(Forecast, NobodyIsLeftOutAmongEquals) {
   Forecast forecast;
-  const std::vector<Prospect> all(4, Late(10, 10, 3, 40));
+  const std::vector<WorkerForecast> all(4, Late(10, 10, 3, 40));
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 80), Each(false));
   EXPECT_NEAR(Seconds(forecast.end() - kNow), 0.04, 1e-4);
 }
 
 TEST(Forecast, WhoTakesLongerThanItsSamplesAreWorthIsLeftOut) {
   Forecast forecast;
-  std::vector<Prospect> all = {kFinished, kFinished, Late(45, 10, 0, 40)};
+  std::vector<WorkerForecast> all = {kFinished, kFinished, Late(45, 10, 0, 40)};
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), ElementsAre(false, false, true));
   EXPECT_EQ(forecast.end(), kNow);
   EXPECT_EQ(forecast.whole(), kNow + milliseconds(45));
@@ -46,14 +46,14 @@ TEST(Forecast, WithoutARateTimeIsWorthNothing) {
 TEST(Forecast, WhatCanMoveIsNotWaitedFor) {
   Forecast forecast;
   // Six units of a slow worker are two of each of three others.
-  const std::vector<Prospect> all = {kFinished, kFinished, kFinished, Late(5, 10, 6, 40)};
+  const std::vector<WorkerForecast> all = {kFinished, kFinished, kFinished, Late(5, 10, 6, 40)};
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), Each(false));
   EXPECT_NEAR(Seconds(forecast.end() - kNow), 0.02, 1e-4);
 }
 
 TEST(Forecast, WhoCannotHelpGetsNothing) {
   Forecast forecast;
-  std::vector<Prospect> all = {kFinished, kFinished, Late(5, 10, 6, 40)};
+  std::vector<WorkerForecast> all = {kFinished, kFinished, Late(5, 10, 6, 40)};
   all[0].can_help = all[1].can_help = false;
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), ElementsAre(false, false, true));
   EXPECT_NEAR(Seconds(forecast.whole() - kNow), 0.065, 1e-4);
@@ -61,8 +61,8 @@ TEST(Forecast, WhoCannotHelpGetsNothing) {
 
 TEST(Forecast, HelpThatIsDeliveredLateIsNoHelp) {
   Forecast forecast;
-  std::vector<Prospect> all = {kFinished, kFinished, kFinished, Late(5, 10, 6, 40)};
-  for (Prospect& prospect : all) prospect.helps_from += milliseconds(30);
+  std::vector<WorkerForecast> all = {kFinished, kFinished, kFinished, Late(5, 10, 6, 40)};
+  for (WorkerForecast& worker_forecast : all) worker_forecast.helps_from += milliseconds(30);
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), ElementsAre(false, false, false, true));
   EXPECT_NEAR(Seconds(forecast.whole() - kNow), 0.05, 1e-4);
 }
@@ -70,7 +70,7 @@ TEST(Forecast, HelpThatIsDeliveredLateIsNoHelp) {
 TEST(Forecast, OneUnitMoreForOthersMayCostMoreThanASlowWorkerIsWorth) {
   Forecast forecast;
   // Three units to be shared by seven: one unit more for three of them.
-  std::vector<Prospect> all(7, Late(10, 50, 3, 4 * 8));
+  std::vector<WorkerForecast> all(7, Late(10, 50, 3, 4 * 8));
   all.push_back(Late(40, 200, 3, 4 * 8));
   EXPECT_THAT(forecast.LeftOut(all, kNow, 8 * 32 / 0.2, 128),
               ElementsAre(false, false, false, false, false, false, false, true));
@@ -78,13 +78,13 @@ TEST(Forecast, OneUnitMoreForOthersMayCostMoreThanASlowWorkerIsWorth) {
 
 TEST(Forecast, SeveralAreLeftOutTogetherWhereOneAloneWouldSaveNothing) {
   Forecast forecast;
-  const std::vector<Prospect> all = {kFinished, Late(100, 10, 0, 40), Late(100, 10, 0, 40)};
+  const std::vector<WorkerForecast> all = {kFinished, Late(100, 10, 0, 40), Late(100, 10, 0, 40)};
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 100), ElementsAre(false, true, true));
 }
 
 TEST(Forecast, NeverMoreThanCanBeSpared) {
   Forecast forecast;
-  const std::vector<Prospect> all = {kFinished, Late(400, 10, 0, 40), Late(900, 10, 0, 40)};
+  const std::vector<WorkerForecast> all = {kFinished, Late(400, 10, 0, 40), Late(900, 10, 0, 40)};
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 79), ElementsAre(false, false, true));
   EXPECT_THAT(forecast.LeftOut(all, kNow, kRate, 39), Each(false));
 }
@@ -109,28 +109,28 @@ TEST(Forecast, OfAWorkerCountsWhatIsNotDelivered) {
   view.now = kNow;
   view.started = kNow - milliseconds(60);
   view.workers = workers;
-  const std::vector<Sight> sights = {
+  const std::vector<WorkerEstimate> estimates = {
       {milliseconds(10), kNow, 0, true, true},
       {milliseconds(10), kNow, 0, true, true},
       {milliseconds(10), kNow + milliseconds(10), 1, true, false},
   };
-  std::vector<Prospect> prospects;
-  TakeProspects(view, sights, milliseconds(4), &prospects);
-  EXPECT_EQ(prospects[0].samples, 0);
-  EXPECT_EQ(prospects[0].begun_end, kNow);
-  EXPECT_EQ(prospects[0].helps_from, kNow + milliseconds(4)) << "a second part";
-  EXPECT_EQ(prospects[1].samples, 32);
-  EXPECT_EQ(prospects[1].begun_end, kNow + milliseconds(20));
-  EXPECT_EQ(prospects[2].samples, 8);
-  EXPECT_EQ(prospects[2].movable, 1u);
-  EXPECT_EQ(prospects[2].begun_end, kNow + milliseconds(4));
+  std::vector<WorkerForecast> worker_forecasts;
+  ForecastWorkers(view, estimates, milliseconds(4), &worker_forecasts);
+  EXPECT_EQ(worker_forecasts[0].samples, 0);
+  EXPECT_EQ(worker_forecasts[0].begun_end, kNow);
+  EXPECT_EQ(worker_forecasts[0].helps_from, kNow + milliseconds(4)) << "a second part";
+  EXPECT_EQ(worker_forecasts[1].samples, 32);
+  EXPECT_EQ(worker_forecasts[1].begun_end, kNow + milliseconds(20));
+  EXPECT_EQ(worker_forecasts[2].samples, 8);
+  EXPECT_EQ(worker_forecasts[2].movable, 1u);
+  EXPECT_EQ(worker_forecasts[2].begun_end, kNow + milliseconds(4));
   // What it is promised may move yet, and is counted with its giver.
-  std::vector<Sight> promised = sights;
+  std::vector<WorkerEstimate> promised = estimates;
   promised[2].end += milliseconds(20);
   promised[2].promised = milliseconds(20);
-  prospects.clear();
-  TakeProspects(view, promised, milliseconds(4), &prospects);
-  EXPECT_EQ(prospects[2].begun_end, kNow + milliseconds(4));
+  worker_forecasts.clear();
+  ForecastWorkers(view, promised, milliseconds(4), &worker_forecasts);
+  EXPECT_EQ(worker_forecasts[2].begun_end, kNow + milliseconds(4));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ constexpr double kTrigger = 0.2;
 
 struct Look {
   std::vector<WorkerView> workers;
-  std::vector<Sight> sights;
+  std::vector<WorkerEstimate> estimates;
   RoundView view;
 };
 
@@ -32,13 +32,13 @@ Look RandomLook(RandomStream& random, std::uint32_t count) {
         static_cast<std::uint32_t>(random.NextBelow(worker.units_given + (some_idle ? 1 : 0)));
     // Few values, so that there are ties.
     worker.progressed_at = look.view.now - std::chrono::milliseconds(random.NextBelow(4));
-    Sight sight;
-    sight.unit_time = std::chrono::milliseconds(1 + random.NextBelow(4));
-    sight.end = std::max(ExpectedEnd(worker, look.view.now, sight.unit_time), look.view.now);
-    sight.can_help = random.NextBelow(4) > 0;
-    sight.idle = sight.can_help && Computed(worker);
+    WorkerEstimate estimate;
+    estimate.unit_time = std::chrono::milliseconds(1 + random.NextBelow(4));
+    estimate.end = std::max(ExpectedEnd(worker, look.view.now, estimate.unit_time), look.view.now);
+    estimate.can_help = random.NextBelow(4) > 0;
+    estimate.idle = estimate.can_help && Computed(worker);
     look.workers.push_back(worker);
-    look.sights.push_back(sight);
+    look.estimates.push_back(estimate);
   }
   look.view.workers = look.workers;
   return look;
@@ -50,10 +50,10 @@ bool SameGroup(std::size_t a, std::size_t b, std::uint32_t group_size) {
 
 bool IsBehind(const Look& look, std::size_t worker, std::uint32_t group_size) {
   const auto progressed = [&](std::size_t i) {
-    return Progressed(look.workers[i], look.view.now, look.sights[i].unit_time);
+    return Progressed(look.workers[i], look.view.now, look.estimates[i].unit_time);
   };
-  for (std::size_t i = 0; i < look.sights.size(); ++i) {
-    if (i == worker || !look.sights[i].can_help || !SameGroup(i, worker, group_size)) continue;
+  for (std::size_t i = 0; i < look.estimates.size(); ++i) {
+    if (i == worker || !look.estimates[i].can_help || !SameGroup(i, worker, group_size)) continue;
     if (Computed(look.workers[i]) || progressed(i) - progressed(worker) > kTrigger) return true;
   }
   return false;
@@ -62,9 +62,11 @@ bool IsBehind(const Look& look, std::size_t worker, std::uint32_t group_size) {
 std::optional<std::size_t> Earliest(const Look& look, std::size_t worker,
                                     std::uint32_t group_size) {
   std::optional<std::size_t> best;
-  const auto end = [&](std::size_t i) { return look.sights[i].end + look.sights[i].unit_time; };
-  for (std::size_t i = 0; i < look.sights.size(); ++i) {
-    if (!look.sights[i].can_help || !SameGroup(i, worker, group_size)) continue;
+  const auto end = [&](std::size_t i) {
+    return look.estimates[i].end + look.estimates[i].unit_time;
+  };
+  for (std::size_t i = 0; i < look.estimates.size(); ++i) {
+    if (!look.estimates[i].can_help || !SameGroup(i, worker, group_size)) continue;
     if (!best || end(i) < end(*best)) best = i;
   }
   return best == worker ? std::nullopt : best;
@@ -77,13 +79,14 @@ TEST(Helpers, AnswerAsPassesOverAllWorkersWould) {
     const auto count = 1 + static_cast<std::uint32_t>(random.NextBelow(12));
     const auto group_size = static_cast<std::uint32_t>(random.NextBelow(count + 2));
     Look look = RandomLook(random, count);
-    helpers.Begin(look.view, look.sights, group_size);
+    helpers.Begin(look.view, look.estimates, group_size);
     for (std::size_t worker = 0; worker < count; ++worker) {
       if (Computed(look.workers[worker])) continue;
       EXPECT_EQ(helpers.IsBehind(worker, kTrigger), IsBehind(look, worker, group_size));
       const auto first = Earliest(look, worker, group_size);
       if (first) {
-        EXPECT_EQ(helpers.Soonest(worker), look.sights[*first].end + look.sights[*first].unit_time);
+        EXPECT_EQ(helpers.Soonest(worker),
+                  look.estimates[*first].end + look.estimates[*first].unit_time);
       }
     }
     for (int step = 0; step < 30; ++step) {
@@ -91,12 +94,12 @@ TEST(Helpers, AnswerAsPassesOverAllWorkersWould) {
       const auto expected = Earliest(look, worker, group_size);
       ASSERT_EQ(helpers.Earliest(worker), expected);
       if (expected && random.NextBelow(4) > 0) {
-        look.sights[*expected].end += look.sights[*expected].unit_time;
+        look.estimates[*expected].end += look.estimates[*expected].unit_time;
         helpers.GaveOne(*expected);
       } else {
         // It hands over: its end moves too, and it is no help any more.
-        look.sights[worker].end -= look.sights[worker].unit_time;
-        look.sights[worker].can_help = false;
+        look.estimates[worker].end -= look.estimates[worker].unit_time;
+        look.estimates[worker].can_help = false;
       }
     }
   }
