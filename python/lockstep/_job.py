@@ -474,7 +474,9 @@ class Job:
     def stop(self, reason: str) -> None:
         """Ends the job for all its workers, completed, with the parameters after the round that was committed last, which the model
         has then: for a script that has what it wants of it. A batch in hand counts if its step was done. All workers may call it,
-        or one; passes over the loader are empty from then on, and the job is `ended_early`."""
+        or one, and again; passes over the loader are empty from then on, and the job is `ended_early`."""
+        if self._end is not None:
+            return
         session = self._joined()
         if self._state is _State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")

@@ -1227,7 +1227,7 @@ print("whole")
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "whole\n", ""))
 
     def test_a_script_that_has_what_it_wants_stops_the_job_for_all(self):
-        """One of its workers says so, with a batch in hand or between two epochs; all have the parameters after the last round."""
+        """One of its workers says so, with a batch in hand or between two epochs, then all; all have the parameters after the last round."""
         for when in ("in a batch", "between epochs"):
             with self.subTest(when):
                 run_dir = self.folder / when
@@ -1240,8 +1240,8 @@ for epoch in range(400):
             break
         F.cross_entropy(model(x), y).backward()
         opt.step()
-    if WHEN == "between epochs" and epoch == 3 and job.rank == 1:
-        job.stop("it has what it wants")
+    if WHEN == "between epochs" and epoch >= 3 and (job.rank == 1 or job.ended_early):
+        job.stop("it has what it wants")  # on all workers, and again after each pass that is empty
 assert job.ended_early and not job.running
 print("parameters", *(float(p.double().sum()) for p in model.parameters()))
 """.replace("WHEN", repr(when))))
