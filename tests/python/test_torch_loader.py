@@ -449,10 +449,10 @@ class EvaluateTest(LoaderTest):
             self.assertEqual(records[-1]["samples"], 600)
             losses.update(record["loss"] for record in records)
             drawn.update(re.findall(r"\| (drawn .*)$", done.stdout, re.MULTILINE))
-            self.assertGreaterEqual(sum(read.values()), 600 * len(records) + 16)
-            # The training process looks at a few, to tell whether all have the same.
+            self.assertGreaterEqual(sum(read.values()), 600 * len(records) + 24)
+            # The training process reads 16, to tell whether all have the same, and 8 of them again.
             self.assertEqual(len(read), 1 + count, read)
-            self.assertEqual(16 in read.values(), count > 0, read)
+            self.assertEqual(24 in read.values(), count > 0, read)
         self.assertEqual(len(losses), 1, losses)
         self.assertEqual(len(drawn), 1, drawn)
         _, records, _ = self.evaluate(2, workers=2)
