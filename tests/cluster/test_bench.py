@@ -307,11 +307,11 @@ class Bench(InAFolder):
 
 
 class Peers(unittest.TestCase):
-    """tools/bench-peers without the libraries that it compares with, which are not there for most."""
+    """tools/experiments/bench-peers without the libraries that it compares with, which are not there for most."""
 
     @staticmethod
     def run_peers(*arguments, path=None):
-        return subprocess.run([sys.executable, pathlib.Path(__file__).resolve().parents[2] / "tools" / "bench-peers", "--build-dir", harness.BIN.parent, *map(str, arguments)],
+        return subprocess.run([sys.executable, harness.TOOLS / "experiments" / "bench-peers", "--build-dir", harness.BIN.parent, *map(str, arguments)],
                               env={**os.environ, **({"PATH": path} if path else {})}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=120 * harness.PATIENCE, check=False)
 
@@ -360,7 +360,7 @@ class Peers(unittest.TestCase):
 
 
 class Pytorch(unittest.TestCase):
-    """tools/bench-pytorch without torch; tests/python has the rest."""
+    """tools/experiments/bench-pytorch without torch; tests/python has the rest."""
 
     def test_mistakes_end_with_one_line(self):
         for arguments, status, says in ((["-n", "1"], 2, "--workers: expected numbers"), (["--patterns", "slow"], 2, "there is no 'slow'"),
@@ -371,7 +371,7 @@ class Pytorch(unittest.TestCase):
                                         (["--systems", "ddp", "--python", "/bin/false", "--runs", "1", "--patterns", "delay"], 1,
                                          "ddp, 2 workers: false: status 1")):
             with self.subTest(arguments=arguments):
-                done = subprocess.run([sys.executable, harness.TOOLS / "bench-pytorch", "--build-dir", harness.BIN.parent, *arguments],
+                done = subprocess.run([sys.executable, harness.TOOLS / "experiments" / "bench-pytorch", "--build-dir", harness.BIN.parent, *arguments],
                                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120 * harness.PATIENCE, check=False)
                 self.assertEqual(done.returncode, status, done.stderr)
                 self.assertRegex(done.stderr, r"^bench-pytorch: .*\n$")
@@ -379,10 +379,10 @@ class Pytorch(unittest.TestCase):
 
 
 class Link(InAFolder):
-    """tools/bench-link"""
+    """tools/experiments/bench-link"""
 
     def run_link(self, *arguments):
-        with subprocess.Popen([sys.executable, harness.TOOLS / "bench-link", "--build-dir", harness.BIN.parent, *map(str, arguments)],
+        with subprocess.Popen([sys.executable, harness.TOOLS / "experiments" / "bench-link", "--build-dir", harness.BIN.parent, *map(str, arguments)],
                               env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             out, err = process.communicate(timeout=600)
         # A namespace has the number of the process that made it in its name: others may measure a link of their own now.

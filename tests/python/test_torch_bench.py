@@ -1,4 +1,4 @@
-"""tools/bench-pytorch: a small run beside torch's own DistributedDataParallel."""
+"""tools/experiments/bench-pytorch: a small run beside torch's own DistributedDataParallel."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ BATCH, STALL_MS = 8, 20
 
 class BenchTest(unittest.TestCase):
     def bench(self, *arguments):
-        done = subprocess.run([sys.executable, harness.TOOLS / "bench-pytorch", "--build-dir", harness.BIN.parent, "--python",
+        done = subprocess.run([sys.executable, harness.TOOLS / "experiments" / "bench-pytorch", "--build-dir", harness.BIN.parent, "--python",
                                package.TORCH_PYTHON, "-n", "2", "--runs", "1", "--batch", str(BATCH), "--steps", "10", *arguments],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300 * harness.PATIENCE, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,11 +1,11 @@
-"""tools/auto-gap: policy `auto` stays within its bounds of the best fixed policy. Simulated time is exact, so this is no measurement."""
+"""tools/experiments/auto-gap: policy `auto` stays within its bounds of the best fixed policy. Simulated time is exact, so this is no measurement."""
 
 import subprocess
 import sys
 import unittest
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "auto-gap"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "experiments" / "auto-gap"
 BUILD = sys.argv.pop(1)
 
 

@@ -1,11 +1,11 @@
-"""tools/backup-curve: the shape of figure 8 of TensorFlow's paper, on virtual time."""
+"""tools/experiments/backup-curve: the shape of figure 8 of TensorFlow's paper, on virtual time."""
 
 import subprocess
 import sys
 import unittest
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[2] / "tools" / "backup-curve"
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "experiments" / "backup-curve"
 BUILD = sys.argv.pop(1)
 
 

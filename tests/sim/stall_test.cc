@@ -1,5 +1,6 @@
 // A stalled worker delays no round of a tolerant policy by more than three usual rounds, however
-// long the stall is and with all defaults. In virtual time; tools/stall-table measures real jobs.
+// long the stall is and with all defaults. In virtual time; tools/experiments/stall-table measures
+// real jobs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

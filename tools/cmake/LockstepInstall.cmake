@@ -13,7 +13,7 @@ if(lockstep_programs)
   install(TARGETS ${lockstep_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/launch" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-launch)
-foreach(tool ctl slowdown compare check-run backup-curve auto-gap)
+foreach(tool ctl slowdown compare check-run)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/${tool}" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-${tool})
 endforeach()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep"

@@ -1,5 +1,5 @@
 // What a GPU makes of the parts, as JSON on standard output: the fused sum against a plain copy on
-// the device, and a training step of an MLP. tools/gpu-check runs it and compares with others.
+// the device, and a training step of an MLP. tools/experiments/gpu-check runs it and compares.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

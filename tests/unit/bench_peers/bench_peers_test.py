@@ -1,10 +1,10 @@
-"""What tools/bench-peers and tools/bench-pytorch make of what they have measured."""
+"""What tools/experiments/bench-peers and tools/experiments/bench-pytorch make of what they have measured."""
 
 import sys
 import unittest
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "peers"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "experiments" / "peers"))
 import pytorch_report  # noqa: E402
 import report  # noqa: E402
 

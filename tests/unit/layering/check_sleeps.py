@@ -22,7 +22,7 @@ ALLOWED = {
     "tests/unit/control_tools/slowdown_test.py": "polls /proc: the state of a process cannot be waited for",
     "tests/unit/control/channel_failure_test.cc": "the sleep is what is tested: an event loop that was stopped",
     "tools/bench/exchange_worker.cc": "stands for an accelerator that computes, where --idle says so",
-    "tools/peers/pytorch_script.py": "the emulated stragglers of bench-pytorch",
+    "tools/experiments/peers/pytorch_script.py": "the emulated stragglers of bench-pytorch",
 }
 
 CPP_SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|usleep|clock_nanosleep|nanosleep)\b|(?<![\w.>])sleep\s*\(")

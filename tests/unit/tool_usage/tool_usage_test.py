@@ -14,8 +14,12 @@ for word; do [ "$last" = --run-dir ] && dir=$word; last=$word; done
 mkdir "$dir"
 for at in 1 2 4; do echo "{\\"times\\": {\\"commit\\": $at}}"; done >"$dir/rounds.jsonl"
 """
-PARSED = ("auto-gap", "backup-curve", "bench-link", "bench-peers", "bench-pytorch", "check-run", "compare", "ctl", "exchange-crossings",
-          "fault-cost", "gpu-check", "launch", "lint", "slowdown")
+EXPERIMENTS = TOOLS / "experiments"
+PARSED = ("check-run", "compare", "ctl", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
+
+
+def path_of(tool):
+    return next(place / tool for place in (TOOLS, EXPERIMENTS) if (place / tool).is_file())
 
 
 class ToolUsage(unittest.TestCase):
@@ -34,7 +38,7 @@ class ToolUsage(unittest.TestCase):
 
     def refused(self, tool, *words, said=""):
         with self.subTest(tool=tool, words=words):
-            done = subprocess.run([str(TOOLS / tool), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
+            done = subprocess.run([str(path_of(tool)), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
             self.assertEqual((done.returncode, done.stdout), (2, ""), done)
             self.assertRegex(done.stderr, rf"\A{tool}: [^\n]+\n\Z")
             self.assertIn(said, done.stderr)
@@ -93,14 +97,14 @@ class ToolUsage(unittest.TestCase):
     def test_of_few_steps_the_90th_percentile_is_no_longer_than_the_longest(self):
         (self.build / "bin" / "lockstep-simulate").write_text(STEPS)
         words = ["--build-dir", self.build, "--rounds", 3, "-b", 0]
-        done = subprocess.run([str(TOOLS / "backup-curve"), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
+        done = subprocess.run([str(path_of("backup-curve")), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.splitlines()[-1], "| 0 | 1.500 | 1.900 | 1.000 | 1.000 |")
 
     def test_sizes_that_differ_have_names_that_differ(self):
         (self.build / "bin" / "lockstep-simulate").write_text('#!/bin/sh\necho \'{"direct": 1, "ring": 2, "tree": 3}\'\n')
         words = ["--build-dir", self.build, "-n", "8", "--bytes", "1024,1536,1048576,1500000", "--oversubscription", "1"]
-        done = subprocess.run([str(TOOLS / "exchange-crossings"), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
+        done = subprocess.run([str(path_of("exchange-crossings")), *map(str, words)], capture_output=True, text=True, cwd=self.empty, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("1 KiB", "1.5 KiB", "1 MiB", "1.43 MiB"):
             self.assertRegex(done.stdout, rf"(?m)^ +1 +8 +{name} ")

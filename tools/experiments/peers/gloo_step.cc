@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "tools/peers/measure.h"
+#include "tools/experiments/peers/measure.h"
 
 namespace {
 

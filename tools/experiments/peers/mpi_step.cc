@@ -1,7 +1,7 @@
 // MPI_Allreduce and a step. Started by mpirun; arguments: BYTES:ROUNDS ...
 #include <mpi.h>
 
-#include "tools/peers/measure.h"
+#include "tools/experiments/peers/measure.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""torch.distributed's all_reduce with the Gloo backend, and a step, as tools/peers/measure.h measures it. Arguments: RANK SIZE FOLDER
+"""torch.distributed's all_reduce with the Gloo backend, and a step, as tools/experiments/peers/measure.h measures it. Arguments: RANK SIZE FOLDER
 BYTES:ROUNDS ..."""
 
 import json

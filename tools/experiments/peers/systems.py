@@ -15,7 +15,7 @@ from pathlib import Path
 from processes import Failed, fail
 
 SOURCES = Path(__file__).resolve().parent
-ROOT = SOURCES.parent.parent
+ROOT = SOURCES.parents[2]
 # Memory that is freed stays with the process, on huge pages: a fresh mapping for each call halves OpenMPI's speed at 100 MB.
 MALLOC = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:glibc.malloc.hugetlb=1"
 # Bytes that a worker of ours has in its arena and outside of it, for each byte of gradient.

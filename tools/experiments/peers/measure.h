@@ -2,7 +2,7 @@
 // last one that has the parameters updated, with the plainest step (p -= rate * mean) in each
 // process. That is what `lockstep-bench exchange` measures of Lockstep.
 //
-// Compiled by tools/bench-peers, for this machine, with whatever library is there.
+// Compiled by tools/experiments/bench-peers, for this machine, with whatever library is there.
 #pragma once
 
 #include <sys/mman.h>

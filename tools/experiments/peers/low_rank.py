@@ -2,7 +2,7 @@
 NumPy. PowerSGD (Vogels et al., NeurIPS'19, algorithm 1 and 2, two exchanges a round) beside factors by turns (ACP-SGD, Zhang et al.,
 ICDCS'23, one exchange a round), both with error feedback.
 
-    python3 tools/peers/low_rank.py [--data DIR] [--seed N] [--rate R] METHOD[:RANK] ...      # none, powersgd:4, turns:8
+    python3 tools/experiments/peers/low_rank.py [--data DIR] [--seed N] [--rate R] METHOD[:RANK] ...      # none, powersgd:4, turns:8
 """
 
 import argparse
