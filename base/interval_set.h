@@ -1,6 +1,6 @@
 // A set of positions, kept as the fewest half-open ranges: which samples were counted, which floats
 // of a vector have arrived. `Range` is what its positions are called outside (SampleRange of
-// base/messages.h, FloatRange of worker/core/layout.h), so that samples and floats do not mix.
+// base/messages.h, FloatRange of worker/layout/layout.h), so that samples and floats do not mix.
 #pragma once
 
 #include <algorithm>

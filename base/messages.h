@@ -68,7 +68,7 @@ enum class ExchangeAlgorithm : std::uint8_t {
 };
 
 // Who owns which slices: the same pure function of (map, layout) cuts the buckets everywhere
-// (worker/core/layout.h).
+// (worker/layout/layout.h).
 struct OwnerMap {
   std::uint32_t version = 0;       // grows within a round with each new map
   std::vector<OwnerShare> owners;  // by ascending worker id, at least one

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/regular_file.h"
+#include "coordinator/checkpoint/checkpoint_manifest.h"
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/safetensors.h"
 #include "coordinator/record/whole_file.h"

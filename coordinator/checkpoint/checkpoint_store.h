@@ -14,7 +14,7 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/job/job_state.h"
 
 namespace lockstep::coordinator {
 

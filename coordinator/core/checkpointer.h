@@ -18,9 +18,9 @@
 #include "base/digest.h"
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/core/context.h"
-#include "coordinator/record/checkpoint_manifest.h"
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
+#include "coordinator/job/context.h"
+#include "coordinator/job/job_state.h"
 #include "coordinator/round/sampler.h"
 
 namespace lockstep::coordinator {

@@ -13,7 +13,8 @@
 #include "base/job_options.h"
 #include "base/options.h"
 #include "base/schedule.h"
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/from_round.h"
+#include "coordinator/core/resume_rules.h"
 #include "policies/registry.h"
 
 // Which part hears which event, in which order the parts act, and what a decision about a round
@@ -308,7 +309,9 @@ void Coordinator::Commit(CommitDraft draft) {
 // What waited for this round to be a fact hears of it after the shell does: its record comes before
 // any file that is about it.
 void Coordinator::CloseRound() {
-  const std::shared_ptr<const RoundRecord> record = rounds_.CloseCommitted();
+  const ClosedRound closed = rounds_.CloseCommitted();
+  const auto record = std::make_shared<const RoundRecord>(MakeRecord(job_, closed));
+  NoteRound(closed, *record, &job_);
   LOCKSTEP_CHECK(record->samples > 0, "round {} is closed over nothing", record->round);
   job_.out->push_back(RoundClosed{record, job_.totals});
   checkpointer_.OnClosed(record->round);

@@ -17,8 +17,8 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/core/checkpointer.h"
-#include "coordinator/core/context.h"
 #include "coordinator/core/evaluation.h"
+#include "coordinator/job/context.h"
 #include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {

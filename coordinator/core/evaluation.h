@@ -12,8 +12,8 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/core/context.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/context.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

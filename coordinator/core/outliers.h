@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

@@ -11,8 +11,8 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/core/step_io.h"
 #include "coordinator/http/proof.h"
+#include "coordinator/job/step_io.h"
 
 namespace lockstep::coordinator {
 

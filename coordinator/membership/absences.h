@@ -11,7 +11,7 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/membership/joining.h"
 #include "coordinator/round/pipeline.h"
 

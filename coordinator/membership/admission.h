@@ -12,7 +12,7 @@
 #include "base/log_limit.h"
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 
 namespace lockstep::coordinator {
 

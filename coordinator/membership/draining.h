@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {

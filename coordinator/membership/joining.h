@@ -13,7 +13,7 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/membership/first_parameters.h"
 #include "coordinator/membership/state_streams.h"
 #include "coordinator/round/pipeline.h"

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "base/slowdown_spec.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 
 namespace lockstep::coordinator {
 

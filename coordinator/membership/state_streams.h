@@ -8,7 +8,7 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 
 namespace lockstep::coordinator {
 

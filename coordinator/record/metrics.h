@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/ids.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

@@ -18,7 +18,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 #include "coordinator/record/timeline.h"
 #include "coordinator/record/whole_file.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

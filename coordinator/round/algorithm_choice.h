@@ -13,7 +13,7 @@
 
 #include "base/messages.h"
 #include "base/time.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 
 namespace lockstep::coordinator {
 

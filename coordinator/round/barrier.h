@@ -20,7 +20,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 
 namespace lockstep::coordinator {
 

@@ -9,8 +9,8 @@
 
 #include "base/ids.h"
 #include "base/messages.h"
-#include "coordinator/membership/bit_matrix.h"
-#include "coordinator/membership/members.h"
+#include "coordinator/job/bit_matrix.h"
+#include "coordinator/job/members.h"
 
 namespace lockstep::coordinator {
 

@@ -9,7 +9,7 @@
 
 #include "base/ids.h"
 #include "base/messages.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

@@ -16,7 +16,7 @@
 
 #include "base/ids.h"
 #include "base/messages.h"
-#include "coordinator/membership/members.h"
+#include "coordinator/job/members.h"
 
 namespace lockstep::coordinator {
 

@@ -9,7 +9,7 @@
 
 #include "base/ids.h"
 #include "base/messages.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/round/round_work.h"
 
 namespace lockstep::coordinator {

@@ -11,7 +11,7 @@
 #include "base/ids.h"
 #include "base/messages.h"
 #include "base/time.h"
-#include "coordinator/membership/members.h"
+#include "coordinator/job/members.h"
 
 namespace lockstep::coordinator {
 

@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/routes.h"
 #include "base/schedule.h"
-#include "coordinator/record/from_round.h"
 
 namespace lockstep::coordinator {
 
@@ -630,7 +629,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
 
 // From now on the round is a fact: its record goes to the run directory, its samples are counted.
 // Members that have not applied it get it by catching up.
-std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
+ClosedRound Pipeline::CloseCommitted() {
   LOCKSTEP_CHECK(committed_, "no round is committed that could be closed");
   committed_->Close();
   // Not sooner: whom another one has stood in for publishes all the same, later than all others,
@@ -644,12 +643,11 @@ std::shared_ptr<const RoundRecord> Pipeline::CloseCommitted() {
   if (!open_) done_ = true;
   // What was left out comes again, in this run or in the one that resumes it.
   const bool follows = stopping_ || committed_->commit().next.has_value();
-  auto record = std::make_shared<const RoundRecord>(
-      MakeRecord(*job_, *committed_, votes_.Leading(committed_->round()), follows));
-  NoteRound(*committed_, *record, job_);
-  if (!follows) job_->totals.samples_dropped += sampler_->given_back();
-  job_->totals.epochs = sampler_->epoch().value;
-  return record;
+  return {.round = *committed_,
+          .digest = votes_.Leading(committed_->round()),
+          .follows = follows,
+          .epochs = sampler_->epoch().value,
+          .never_counted = follows ? 0 : sampler_->given_back()};
 }
 
 // From its last part until all had applied it: that much of the exchange nothing hides. Of a first

@@ -31,8 +31,8 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/core/context.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/context.h"
+#include "coordinator/job/records.h"
 #include "coordinator/round/committed_round.h"
 #include "coordinator/round/digest_votes.h"
 #include "coordinator/round/open_round.h"
@@ -67,6 +67,15 @@ struct CommitDraft {
   Sampler after;
   bool epoch_ended = false;
   bool last = false;  // no round follows
+};
+
+// A round that is a fact from now on, as long as it stays (Pipeline::committed).
+struct ClosedRound {
+  const CommittedRound& round;
+  std::optional<DigestRecord> digest;
+  bool follows = false;             // what was left out will be served again
+  std::uint32_t epochs = 0;         // finished
+  std::uint64_t never_counted = 0;  // samples given back, where nothing follows
 };
 
 class Pipeline {
@@ -113,7 +122,7 @@ class Pipeline {
   Result<CommitDraft> DraftNextAttempt();  // kNextAttempt; likewise
   // Plans the next round under the policy that is in force now, opens it, and sends both.
   void MakeCommit(CommitDraft draft);
-  std::shared_ptr<const RoundRecord> CloseCommitted();
+  ClosedRound CloseCommitted();
   void OpenAgain();
   // The last commit, with another checkpoint writer. Without `next`, if there was one.
   void SendAgain(const std::optional<MemberId>& checkpoint_writer);

@@ -15,7 +15,7 @@
 #include "base/ids.h"
 #include "base/messages.h"
 #include "base/time.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/round/algorithm_choice.h"
 #include "coordinator/round/holders.h"
 #include "coordinator/round/owner_weights.h"

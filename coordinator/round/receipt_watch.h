@@ -18,7 +18,7 @@
 
 #include "base/ids.h"
 #include "base/time.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/round/round_work.h"
 
 namespace lockstep::coordinator {

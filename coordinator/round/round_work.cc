@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "policies/outlook.h"
 
 namespace lockstep::coordinator {

@@ -14,15 +14,9 @@
 #include "base/ids.h"
 #include "base/interval_set.h"
 #include "base/messages.h"
+#include "coordinator/job/job_state.h"
 
 namespace lockstep::coordinator {
-
-struct SamplerState {
-  std::uint64_t epoch_samples = 0;
-  Epoch epoch;
-  std::vector<SampleRange> uncounted;  // of the epoch; ascending
-  bool operator==(const SamplerState&) const = default;
-};
 
 struct PlannedUnits {
   Epoch epoch;

@@ -13,7 +13,7 @@
 #include "base/ids.h"
 #include "base/messages.h"
 #include "base/time.h"
-#include "coordinator/membership/members.h"
+#include "coordinator/job/members.h"
 
 namespace lockstep::coordinator {
 

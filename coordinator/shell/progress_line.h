@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/time.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

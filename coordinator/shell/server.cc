@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "base/stop_signal.h"
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 #include "coordinator/record/write_json.h"
 #include "transport/control/channel.h"
 

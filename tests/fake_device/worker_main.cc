@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "base/program_options.h"
 #include "tests/fake_device/fake_device.h"
+#include "worker/program/trainer.h"
 #include "worker/runtime/session.h"
-#include "worker/trainer.h"
 
 int main(int argc, char** argv) {
   namespace worker = lockstep::worker;

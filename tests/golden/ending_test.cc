@@ -1,7 +1,7 @@
 // The end of a job and what outlives it: interrupts, the last evaluation, checkpoints, resuming.
 #include <gtest/gtest.h>
 
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/story.h"
 

@@ -35,7 +35,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the quorum is one less",
-        "coordinator/core/context.cc",
+        "coordinator/job/context.cc",
         "members.CountPresent() >= min_workers;",
         "members.CountPresent() + 1 >= min_workers;",
     ),
@@ -121,9 +121,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a record calls dropped what is requeued",
-        "coordinator/record/from_round.cc",
-        "(follows ? record.requeued : record.dropped)",
-        "(follows ? record.dropped : record.requeued)",
+        "coordinator/core/from_round.cc",
+        "(closed.follows ? record.requeued : record.dropped)",
+        "(closed.follows ? record.dropped : record.requeued)",
     ),
     Mutation(
         "a checkpoint has the state from before its round",

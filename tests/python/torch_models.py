@@ -173,7 +173,7 @@ def alone(parts):
 
 
 def buckets_of(sizes, order, most):
-    """As worker/core/layout.cc cuts them: the blocks of each, in the order of the buckets."""
+    """As worker/layout/layout.cc cuts them: the blocks of each, in the order of the buckets."""
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     buckets = []  # first, end, blocks
     for block in order:

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/messages.h"
-#include "coordinator/core/step_io.h"
+#include "coordinator/job/step_io.h"
 
 namespace lockstep::coordinator {
 

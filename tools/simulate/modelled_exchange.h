@@ -13,8 +13,8 @@
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/data_network.h"
 #include "tools/simulate/exchange_times.h"
-#include "worker/core/layout.h"
 #include "worker/core/step_machine.h"
+#include "worker/layout/layout.h"
 
 namespace lockstep::simulate {
 

@@ -50,7 +50,7 @@ struct WorkerRound {
   std::uint64_t units = 0;
 };
 
-// What a run costs beside its units, as coordinator/membership/members.cc tells it, but out of all
+// What a run costs beside its units, as coordinator/job/members.cc tells it, but out of all
 // workers' rounds alike.
 class RunCostFit {
  public:

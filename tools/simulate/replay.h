@@ -11,7 +11,7 @@
 
 #include "base/random.h"
 #include "base/result.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/options.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/messages.h"
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/factors.h"
 
 namespace lockstep::simulate {

@@ -4,10 +4,10 @@
 #include <string>
 #include <utility>
 
-#include "worker/core/layout.h"
 #include "worker/core/peer_messages.h"
 #include "worker/core/step_io.h"
 #include "worker/core/step_machine.h"
+#include "worker/layout/layout.h"
 
 namespace lockstep::worker {
 

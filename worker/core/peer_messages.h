@@ -13,7 +13,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 
 // In a round without trouble: PartReady from every worker to every owner, once for each few buckets
 // and once when sealed, and SumReady from every owner to every member. MapState once for each

@@ -8,8 +8,8 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "worker/core/layout.h"
 #include "worker/core/step_machine.h"
+#include "worker/layout/layout.h"
 
 namespace lockstep::worker {
 

@@ -21,7 +21,7 @@
 #include "base/exchange_words.h"
 #include "base/messages.h"
 #include "base/time.h"
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 
 namespace lockstep::worker {
 

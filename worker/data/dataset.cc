@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "worker/compute/vector_clones.h"
+#include "base/vector_clones.h"
 
 namespace lockstep::worker {
 namespace {

@@ -17,7 +17,7 @@
 #include <optional>
 #include <vector>
 
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/numbers.h"
 #include "worker/memory/sent_form.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "worker/compute/vector_clones.h"
+#include "base/vector_clones.h"
 
 namespace lockstep::worker {
 namespace {

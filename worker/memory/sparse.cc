@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "worker/compute/vector_clones.h"
+#include "base/vector_clones.h"
 
 namespace lockstep::worker {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "worker/compute/vector_clones.h"
+#include "base/vector_clones.h"
 
 namespace lockstep::worker::rules {
 namespace {

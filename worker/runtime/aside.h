@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/runtime/pages.h"
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 
 namespace lockstep::worker {
 

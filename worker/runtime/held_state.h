@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "transport/transport.h"
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/memory/host_memory.h"
 #include "worker/runtime/pages.h"

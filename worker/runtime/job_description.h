@@ -13,7 +13,7 @@
 
 #include "base/messages.h"
 #include "base/result.h"
-#include "worker/core/factored.h"
+#include "worker/layout/factored.h"
 #include "worker/optimizer/parameter_group.h"
 
 namespace lockstep::worker {

@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "worker/core/layout.h"
 #include "worker/core/step_io.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/factors.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/runtime/aside.h"

@@ -1,5 +1,5 @@
 // Drives a worker of a Lockstep job from any training loop. The built-in trainer
-// (worker/trainer.cc) is its first client, examples/own_loop.cc a small one.
+// (worker/program/trainer.cc) is its first client, examples/own_loop.cc a small one.
 //
 // clang-format off
 //   auto session = Session::Join(options);    // connects to the coordinator, receives the job's config

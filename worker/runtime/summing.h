@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "worker/core/layout.h"
 #include "worker/core/step_io.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/exchange_memory.h"
 #include "worker/memory/narrow.h"
 #include "worker/runtime/sources.h"

@@ -1,5 +1,5 @@
 // What a checkpoint holds beside the tensors.
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/checkpoint/checkpoint_manifest.h"
 
 #include <nlohmann/json.hpp>
 #include <span>

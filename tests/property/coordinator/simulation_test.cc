@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/interval_set.h"
+#include "coordinator/checkpoint/checkpoint_manifest.h"
 #include "tests/property/coordinator/arrivals.h"
 #include "tests/property/coordinator/stirring_rule.h"
 #include "tests/property/random_policy.h"

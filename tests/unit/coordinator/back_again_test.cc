@@ -60,14 +60,14 @@ class BackAgainTest : public ::testing::Test {
     const MemberId id = At(worker).id;
     job_->members.Free(At(worker), job_->now);
     rounds_->OnOut(id, "test");
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   void Back(std::uint32_t worker) {
     Member* member = job_->members.TakeSlot(WorkerId(worker), ConnectionId(worker + 1), job_->now);
     ASSERT_EQ(member, &At(worker));
     job_->members.SetState(*member, MemberState::kLive, job_->now);
     Map(worker);
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   // All that it has and has not sealed.
   void Seal(std::uint32_t worker) {
@@ -80,7 +80,7 @@ class BackAgainTest : public ::testing::Test {
     }
     sealed.plan = open.plan().attempt;
     ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   template <class Message>
   std::vector<Message> All() const {
@@ -115,7 +115,7 @@ TEST_F(BackAgainTest, TheRoundDoesWithoutThemWhereOthersHaveContributed) {
   EXPECT_EQ(commit.samples, 12u);
   for (const std::uint32_t worker : {0u, 1u, 2u}) {
     ASSERT_TRUE(rounds_->On(At(worker), msg::Applied{RoundId(0), Attempt(0), 0, 0, 0}).ok());
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   // In the next round all have room. Its commit closes this one: what was left comes again.
   for (const std::uint32_t worker : {0u, 1u, 2u}) Seal(worker);
@@ -195,7 +195,7 @@ TEST_F(BackAgainTest, NobodyIsFencedForThem) {
   Out(2);
   Back(2);
   job_->now += Duration(1h);
-  AdvanceRounds(rounds_.get(), &closed_);
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_THAT(All<msg::FenceRound>(), IsEmpty());
   EXPECT_EQ(rounds_->open()->work().Share(WorkerId(2)), nullptr);
 }

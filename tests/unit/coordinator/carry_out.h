@@ -4,12 +4,13 @@
 
 #include <vector>
 
+#include "coordinator/core/from_round.h"
 #include "coordinator/round/pipeline.h"
 
 namespace lockstep::coordinator {
 
 // Appends the records of rounds that are closed to `closed`.
-inline void AdvanceRounds(Pipeline* rounds, std::vector<RoundRecord>* closed) {
+inline void AdvanceRounds(Job* job, Pipeline* rounds, std::vector<RoundRecord>* closed) {
   for (;;) {
     Decision decision = rounds->Decide();
     rounds->CheckInvariants();
@@ -17,7 +18,9 @@ inline void AdvanceRounds(Pipeline* rounds, std::vector<RoundRecord>* closed) {
     const CommittedRound* last = rounds->committed();
     if (decision.kind == Decision::Kind::kClose ||
         (commits && last != nullptr && !last->closed())) {
-      closed->push_back(*rounds->CloseCommitted());
+      const ClosedRound round = rounds->CloseCommitted();
+      closed->push_back(MakeRecord(*job, round));
+      NoteRound(round, closed->back(), job);
     }
     if (commits) rounds->MakeCommit(*rounds->DraftCommit(std::move(decision.verdict)));
     if (decision.kind == Decision::Kind::kNextAttempt) {

@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "coordinator/checkpoint/checkpoint_reader.h"
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
 #include "tests/temp_folder.h"
 
 namespace lockstep::coordinator {

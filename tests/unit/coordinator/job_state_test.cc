@@ -1,10 +1,10 @@
 // What a checkpoint says of the job, and which settings may be others when it goes on.
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/checkpoint/checkpoint_manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
 
 namespace lockstep::coordinator {
 namespace {

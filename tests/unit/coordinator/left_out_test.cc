@@ -52,18 +52,18 @@ class LeftOutTest : public ::testing::Test {
       sealed.units.push_back({{UnitIndex(unit), {at, at + 1}}, 0, 1});
     }
     ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   void Apply(std::uint32_t worker, std::uint64_t round, std::uint32_t attempt = 0) {
     const Status status =
         rounds_->On(At(worker), msg::Applied{RoundId(round), Attempt(attempt), 0, 0, 0});
     ASSERT_TRUE(status.ok()) << status.error().message;
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   Status Finds(std::uint32_t worker, std::vector<std::uint64_t> parts, std::uint32_t attempt = 0) {
     const Status status =
         rounds_->On(At(worker), msg::NotFinite{RoundId(0), Attempt(attempt), std::move(parts)});
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
     return status;
   }
   // To the question whether it holds all sums of the first attempt at the first round.
@@ -79,7 +79,7 @@ class LeftOutTest : public ::testing::Test {
                     ->On(At(worker),
                          msg::HoldAnswer{job_->start.term, RoundId(0), Attempt(0), false, order})
                     .ok());
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   // The last one that was sent.
   msg::Commit LastCommit() {
@@ -323,11 +323,11 @@ TEST_F(LeftOutTest, WhoDoesNotApplyWhatOthersHaveIsPutBehind) {
   Seal(1, 0, 1.0);
   Apply(0, 0);
   job_->now += job_->timeout - std::chrono::milliseconds(1);
-  AdvanceRounds(rounds_.get(), &closed_);
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_TRUE(At(1).live());
   EXPECT_LE(rounds_->NextDeadline(), job_->now + std::chrono::milliseconds(1));
   job_->now += std::chrono::milliseconds(1);
-  AdvanceRounds(rounds_.get(), &closed_);
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_EQ(At(1).state, MemberState::kBehind);
   EXPECT_TRUE(At(0).live());
 }
@@ -342,7 +342,7 @@ TEST_F(LeftOutTest, NobodyIsPutBehindWhileNobodyHasAppliedIt) {
         rounds_->On(At(share.owner.worker.value), msg::Published{RoundId(0), Attempt(0)}).ok());
   }
   job_->now += 3 * job_->timeout;
-  AdvanceRounds(rounds_.get(), &closed_);
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_TRUE(At(0).live());
   EXPECT_TRUE(At(1).live());
 }

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/membership/members.h"
+#include "coordinator/job/members.h"
 #include "coordinator/round/delivery.h"
 #include "coordinator/round/digest_votes.h"
 #include "coordinator/round/owner_weights.h"

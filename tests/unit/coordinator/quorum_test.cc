@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
 #include "tests/golden/story.h"
 
 namespace lockstep::coordinator {

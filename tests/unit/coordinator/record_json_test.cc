@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/record/from_round.h"
+#include "coordinator/core/from_round.h"
 #include "coordinator/record/timeline.h"
 
 namespace lockstep::coordinator {

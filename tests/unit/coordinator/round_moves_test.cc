@@ -94,7 +94,7 @@ class RoundMovesTest : public ::testing::Test {
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
   void Advance() {
     actions_.clear();
-    AdvanceRounds(rounds_.get(), &closed_);
+    AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   // Messages of a kind that the last step sent to `worker`.
   template <class M>

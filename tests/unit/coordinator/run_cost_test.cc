@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "coordinator/membership/members.h"
+#include "coordinator/job/members.h"
 
 namespace lockstep::coordinator {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/checkpoint/checkpoint_manifest.h"
 
 namespace lockstep::coordinator {
 namespace {

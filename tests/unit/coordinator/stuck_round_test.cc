@@ -51,7 +51,7 @@ class StuckRoundTest : public ::testing::Test {
     ASSERT_THAT(LastSent<msg::Commit>()->owners.owners, SizeIs(only_owner ? 1 : 2));
   }
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
-  void Advance() { AdvanceRounds(rounds_.get(), &closed_); }
+  void Advance() { AdvanceRounds(job_.get(), rounds_.get(), &closed_); }
   void Publish(std::uint32_t worker, std::uint32_t attempt = 0) {
     ASSERT_TRUE(rounds_->On(At(worker), msg::Published{RoundId(0), Attempt(attempt)}).ok());
     Advance();

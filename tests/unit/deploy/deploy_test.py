@@ -176,7 +176,7 @@ class KubernetesTest(unittest.TestCase):
     def test_programs_know_their_options(self):
         known = {
             "lockstep-coordinator": (ROOT / "coordinator/shell/main.cc").read_text() + (ROOT / "base/program_options.cc").read_text(),
-            "lockstep-worker": (ROOT / "worker/main.cc").read_text() + (ROOT / "base/program_options.cc").read_text(),
+            "lockstep-worker": (ROOT / "worker/program/main.cc").read_text() + (ROOT / "base/program_options.cc").read_text(),
         }
         for name, documents in self.manifests():
             (jobset,) = (document for document in documents if document["kind"] == "JobSet")

@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import check_layers  # noqa: E402
 import check_sleeps  # noqa: E402
+import draw_rooms  # noqa: E402
 
 
 class TreeTest(unittest.TestCase):
@@ -50,40 +51,36 @@ class LayersTest(TreeTest):
                    "tests": "base policies transport coordinator worker tools tests"}
         for folder, may in allowed.items():
             for other, header in headers.items():
-                self.assert_include(f"{folder}/x.cc", header, other in may.split())
+                top = {"coordinator": "coordinator/shell", "worker": "worker/capi"}.get(folder, folder)
+                self.assert_include(f"{top}/x.cc", header, other in may.split())
 
     def test_rooms_include_what_their_rule_allows(self):
         def header(name):
             self.write(name, "#pragma once\n")
             return f'"{name}"'
 
-        context, records = header("coordinator/core/context.h"), header("coordinator/record/records.h")
-        coordinator, members = header("coordinator/core/coordinator.h"), header("coordinator/membership/members.h")
-        pipeline, directory = header("coordinator/round/pipeline.h"), header("coordinator/record/run_directory.h")
-        server, page = header("coordinator/shell/server.h"), header("coordinator/http/status_page.h")
-        store, core = header("coordinator/checkpoint/checkpoint_store.h"), header("worker/core/core.h")
-        session, memory = header("worker/runtime/session.h"), header("worker/memory/reduce.h")
-        kernels, clones = header("worker/compute/cpu/kernels.h"), header("worker/compute/vector_clones.h")
-        tcp, tls, plain = header("transport/tcp/frame.h"), header("transport/tls/psk.h"), header("transport/transport.h")
-        for room, allowed, forbidden in (
-                ("coordinator/core", (pipeline, members, records), (server, page, store, directory)),
-                ("coordinator/round", (members, context, records), (coordinator, server, page, store, directory)),
-                ("coordinator/membership", (pipeline, context, records), (coordinator, server, page, store, directory)),
-                ("coordinator/record", (context, pipeline), (coordinator, server, page, store)),
-                ("coordinator/checkpoint", (records, directory), (coordinator, server, pipeline)),
-                ("coordinator/http", (context,), (coordinator, server, directory, pipeline)),
-                ("coordinator/shell", (coordinator, directory, store, page), (pipeline, members)),
-                ("worker/core", (), (session, memory, kernels, clones)),
-                ("worker/runtime", (core, memory), ()),
-                ("worker/memory", (clones,), (core, session, kernels)),
-                ("worker/data", (clones,), (kernels, session)),
-                ("worker/compute/cuda", (memory, clones), (core, session)),
-                ("transport/tcp", (tls, plain), ()),
-                ("transport/ucx", (plain,), (tcp, tls))):
-            for include in allowed:
-                self.assert_include(f"{room}/x.cc", include, True)
-            for include in forbidden:
-                self.assert_include(f"{room}/x.cc", include, False)
+        for folder, rooms in check_layers.ROOMS.items():
+            headers = {name: header(f"{folder}/{name}/x.h") for name in rooms}
+            beside = header(f"{folder}/x.h")
+            for name, allowed in rooms.items():
+                self.assert_include(f"{folder}/{name}/x.cc", beside, True)
+                self.assert_include(f"{folder}/x.cc", headers[name], False)
+                for other, include in headers.items():
+                    self.assert_include(f"{folder}/{name}/deep/x.cc", include, other in {name, *allowed})
+
+    def test_the_ground_is_below_all(self):
+        for room, forbidden in (("coordinator/job", "coordinator/round/pipeline.h"), ("coordinator/round", "coordinator/core/context.h"),
+                                ("coordinator/round", "coordinator/membership/joining.h"), ("worker/core", "worker/memory/reduce.h"),
+                                ("transport", "transport/tcp/frame.h"), ("coordinator/http", "coordinator/core/coordinator.h")):
+            self.write(forbidden, "#pragma once\n")
+            self.assert_include(f"{room}/x.cc", f'"{forbidden}"', False)
+
+    def test_rooms_without_a_circle(self):
+        self.assertEqual(check_layers.cycles(check_layers.ROOMS), [])
+        self.assertEqual(check_layers.cycles({"worker": {"core": {"layout"}, "layout": set()}}), [])
+        found = check_layers.cycles({"worker": {"core": {"memory"}, "memory": {"layout"}, "layout": {"core"}}, "coordinator": {}})
+        self.assertEqual(len(found), 1)
+        self.assertTrue(found[0].startswith("worker: the rooms may include each other in a circle: "))
 
     def test_a_room_without_a_rule(self):
         self.write("worker/attic/x.cc", "")
@@ -128,7 +125,7 @@ class LayersTest(TreeTest):
         self.write("worker/compute/cuda/deep.h", '#include "worker/compute/cuda/stream.h"\n')
         for header, count in (("plain", 0), ("stream", 1), ("deep", 1)):
             with self.subTest(header=header):
-                self.write("worker/x.cc", f'#include "worker/compute/cuda/{header}.h"\n')
+                self.write("worker/runtime/x.cc", f'#include "worker/compute/cuda/{header}.h"\n')
                 self.assertEqual(len(self.layers()), count)
                 self.write("worker/compute/cuda/x.cc", f'#include "worker/compute/cuda/{header}.h"\n')
                 self.assertEqual(len(self.layers()), count)
@@ -161,6 +158,21 @@ class PureTest(TreeTest):
 
     def test_a_listed_source_must_exist(self):
         self.assertEqual(len(self.layers(["coordinator/gone.cc"])), 1)
+
+
+class DrawingTest(TreeTest):
+    def test_the_page_is_held_to_the_sources(self):
+        self.write("coordinator/core/coordinator.h", '#include "coordinator/job/context.h"\n#include "base/ids.h"\n')
+        self.write("coordinator/job/context.h", '#include "policies/policy.h"\n#include "base/ids.h"\n')
+        self.write("policies/policy.h", '#include "base/ids.h"\n')
+        page = draw_rooms.current(f"# Above\n{draw_rooms.BEGIN}old\n{draw_rooms.END}Below\n", self.root)
+        self.assertTrue(page.startswith("# Above\n") and page.endswith("Below\n"))
+        self.assertNotIn("old\n", page)
+        self.assertEqual([line for line in page.splitlines() if "-->" in line and "draw_rooms" not in line],
+                         ["  coordinator_core --> coordinator_job", "  coordinator_job --> policies", "  policies --> base"])
+        self.assertEqual(draw_rooms.current(page, self.root), page)
+        self.write("coordinator/core/coordinator.h", '#include "base/ids.h"\n')
+        self.assertNotEqual(draw_rooms.current(page, self.root), page)
 
 
 class SleepsTest(TreeTest):

@@ -1,5 +1,5 @@
 // Which parts of buckets go as factors, and how their numbers lie.
-#include "worker/core/factored.h"
+#include "worker/layout/factored.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 
 namespace lockstep::worker {
 namespace {

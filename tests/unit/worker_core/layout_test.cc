@@ -1,4 +1,4 @@
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 
 #include <gtest/gtest.h>
 

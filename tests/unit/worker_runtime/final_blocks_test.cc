@@ -24,7 +24,7 @@
 #include "base/job_options.h"
 #include "coordinator/shell/server.h"
 #include "tests/temp_folder.h"
-#include "worker/core/layout.h"
+#include "worker/layout/layout.h"
 #include "worker/runtime/session.h"
 
 namespace lockstep::worker {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "worker/compute/vector_clones.h"
+#include "base/vector_clones.h"
 
 namespace lockstep::worker::cpu {
 namespace {

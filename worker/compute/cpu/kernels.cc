@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "worker/compute/vector_clones.h"
+#include "base/vector_clones.h"
 
 namespace lockstep::worker::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "coordinator/record/records.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
 

@@ -17,9 +17,9 @@
 #include "base/check.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/core/bounds.h"
-#include "coordinator/core/step_io.h"
-#include "coordinator/membership/members.h"
+#include "coordinator/job/bounds.h"
+#include "coordinator/job/members.h"
+#include "coordinator/job/step_io.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {

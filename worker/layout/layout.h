@@ -9,7 +9,7 @@
 #include "base/interval_set.h"
 #include "base/messages.h"
 #include "base/sparse_block.h"
-#include "worker/core/factored.h"
+#include "worker/layout/factored.h"
 
 namespace lockstep::worker {
 

@@ -1,4 +1,4 @@
-#include "coordinator/membership/members.h"
+#include "coordinator/job/members.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "worker/core/factored.h"
+#include "worker/layout/factored.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/checkpoint/checkpoint_manifest.h"
 
 #include <fmt/format.h>
 
@@ -134,23 +134,6 @@ std::string Contradiction(const JobState& state) {
 }
 
 }  // namespace
-
-std::string InWords(const std::vector<std::uint64_t>& shape) {
-  std::vector<std::string> extents;
-  for (const std::uint64_t extent : shape) extents.push_back(std::to_string(extent));
-  return InWords(extents);
-}
-
-std::string InWords(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return "[" + text + "]";
-}
-
-std::uint64_t SettledSamples(const SamplerState& sampler) {
-  return sampler.epoch.value * sampler.epoch_samples + sampler.epoch_samples -
-         SizeOf(sampler.uncounted);
-}
 
 std::string ToJson(const JobState& state) {
   Json uncounted = Json::array();

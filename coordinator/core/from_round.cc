@@ -1,4 +1,4 @@
-#include "coordinator/record/from_round.h"
+#include "coordinator/core/from_round.h"
 
 #include <algorithm>
 #include <map>
@@ -54,8 +54,8 @@ Duration Waited(const SealedPart& part) {
 
 }  // namespace
 
-RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
-                       std::optional<DigestRecord> digest, bool follows) {
+RoundRecord MakeRecord(const Job& job, const ClosedRound& closed) {
+  const CommittedRound& round = closed.round;
   const msg::Commit& commit = round.commit();
   const RoundWork& work = round.work();
   const CommittedRound::History& history = round.history();
@@ -73,7 +73,7 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
   record.commit = job.SinceStart(round.committed_at());
   if (round.applied_at()) record.applied = job.SinceStart(*round.applied_at());
   record.moved = work.moved();
-  record.digest = digest;
+  record.digest = closed.digest;
 
   record.contributors.reserve(commit.parts.size());
   record.units.reserve(commit.parts.size());
@@ -130,7 +130,7 @@ RoundRecord MakeRecord(const Job& job, const CommittedRound& round,
     LOCKSTEP_CHECK(skipped[part.worker].Add(part.range) && counted.Add(part.range),
                    "round {} counts what it skipped", commit.round);
   }
-  (follows ? record.requeued : record.dropped) = work.RangesLess(counted);
+  (closed.follows ? record.requeued : record.dropped) = work.RangesLess(counted);
   for (const auto& [worker, ranges] : skipped) {
     record.skipped.push_back({worker, ranges.Ranges()});
     const auto& of_worker = record.skipped.back().ranges;
@@ -158,7 +158,8 @@ std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves) {
   return samples;
 }
 
-void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job) {
+void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job) {
+  const CommittedRound& round = closed.round;
   Totals& totals = job->totals;
   totals.rounds += 1;
   totals.samples_counted += record.samples;
@@ -166,7 +167,9 @@ void NoteRound(const CommittedRound& round, const RoundRecord& record, Job* job)
   for (const SkippedRecord& skipped : record.skipped) {
     totals.samples_dropped += SizeOf(skipped.ranges);
   }
+  totals.samples_dropped += closed.never_counted;
   totals.samples_moved += SamplesMoved(record.moved);
+  totals.epochs = closed.epochs;
   job->sent.bytes += record.sent.bytes;
   job->sent.early_bytes += record.sent.early_bytes;
   job->train_loss = record.loss;

@@ -8,7 +8,7 @@
 
 #include "base/job_config.h"
 #include "base/result.h"
-#include "coordinator/record/checkpoint_manifest.h"
+#include "coordinator/job/job_state.h"
 
 namespace lockstep::coordinator {
 

@@ -1,4 +1,4 @@
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
 
 #include <fmt/format.h>
 

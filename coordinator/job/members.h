@@ -14,9 +14,9 @@
 #include "base/messages.h"
 #include "base/slowdown_spec.h"
 #include "base/time.h"
-#include "coordinator/core/step_io.h"
-#include "coordinator/membership/bit_matrix.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/bit_matrix.h"
+#include "coordinator/job/records.h"
+#include "coordinator/job/step_io.h"
 
 namespace lockstep::coordinator {
 

@@ -1,4 +1,4 @@
-#include "coordinator/core/context.h"
+#include "coordinator/job/context.h"
 
 #include <algorithm>
 #include <cmath>

@@ -16,8 +16,8 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "coordinator/record/checkpoint_manifest.h"
-#include "coordinator/record/records.h"
+#include "coordinator/job/job_state.h"
+#include "coordinator/job/records.h"
 #include "policies/registry.h"
 
 namespace lockstep::coordinator {

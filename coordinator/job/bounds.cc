@@ -1,4 +1,4 @@
-#include "coordinator/core/bounds.h"
+#include "coordinator/job/bounds.h"
 
 #include <algorithm>
 

@@ -22,8 +22,8 @@
 #include "base/stop_signal.h"
 #include "base/time.h"
 #include "worker/compute/devices.h"
+#include "worker/program/trainer.h"
 #include "worker/runtime/session.h"
-#include "worker/trainer.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "worker/trainer.h"
+#include "worker/program/trainer.h"
 
 #include <memory>
 #include <numeric>

@@ -1,20 +1,26 @@
-// What a checkpoint holds beside the tensors: where the job stands after a closed round.
+// Where the job stands after a closed round: what a checkpoint holds beside the tensors. Its form
+// on disk is checkpoint/checkpoint_manifest.h.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/messages.h"
-#include "base/result.h"
-#include "coordinator/record/records.h"
-#include "coordinator/round/sampler.h"
+#include "coordinator/job/records.h"
 
 namespace lockstep::coordinator {
+
+// The state of a Sampler (round/sampler.h) between two rounds.
+struct SamplerState {
+  std::uint64_t epoch_samples = 0;
+  Epoch epoch;
+  std::vector<SampleRange> uncounted;  // of the epoch; ascending
+  bool operator==(const SamplerState&) const = default;
+};
 
 struct JobState {
   RoundId next_round;  // the first that is not in the tensors
@@ -27,7 +33,7 @@ struct JobState {
   std::uint32_t state_tensors = 0;
   std::vector<TensorInfo> tensors = {};              // as in Ready
   std::vector<std::string> state_names = {};         // as in Ready
-  std::map<std::string, std::string> settings = {};  // resume_rules.h
+  std::map<std::string, std::string> settings = {};  // core/resume_rules.h
   Digest128 digest = {};  // of the values of all tensors, in the order of StateChunk
 };
 
@@ -37,10 +43,5 @@ std::string InWords(const std::vector<std::string>& names);
 
 // Of all epochs so far, not served again: counted or skipped.
 std::uint64_t SettledSamples(const SamplerState& sampler);
-
-// With a checksum of itself.
-std::string ToJson(const JobState& state);
-// Takes nothing that ToJson cannot have written: errors are one line and say what is wrong.
-Result<JobState> JobStateFromJson(std::string_view text);
 
 }  // namespace lockstep::coordinator
