@@ -1,8 +1,8 @@
 """Where the library and the programs are: in the package where it was installed, in the build where it is in the tree."""
 
-import importlib.machinery
-import importlib.util
+import importlib
 import os
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -44,11 +44,6 @@ def tool(name: str) -> Path:
 
 
 def launcher() -> ModuleType:
-    """tools/launch as a module."""
-    path = tool("launch")
-    loader = importlib.machinery.SourceFileLoader("lockstep._launch", str(path))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+    """What tools/launch starts."""
+    sys.path.insert(0, str(tool("launch").parent / "lib"))
+    return importlib.import_module("lockstep_launch.main")

@@ -12,15 +12,12 @@ if(lockstep_programs)
   add_dependencies(programs ${lockstep_programs})
   install(TARGETS ${lockstep_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
-install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/launch" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-launch)
-foreach(tool ctl slowdown compare check-run)
+foreach(tool launch ctl slowdown compare check-run)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/${tool}" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-${tool})
 endforeach()
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep"
-        FILES_MATCHING PATTERN "*.py")
-install(FILES "${PROJECT_SOURCE_DIR}/tools/lib/control_http.py" "${PROJECT_SOURCE_DIR}/tools/lib/host_agent.py"
-              "${PROJECT_SOURCE_DIR}/tools/lib/job_hosts.py" "${PROJECT_SOURCE_DIR}/tools/lib/processors.py" "${PROJECT_SOURCE_DIR}/tools/lib/command_line.py"
-              "${PROJECT_SOURCE_DIR}/tools/lib/worker_slots.py"
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_launch"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep" FILES_MATCHING PATTERN "*.py")
+install(FILES "${PROJECT_SOURCE_DIR}/tools/lib/command_line.py" "${PROJECT_SOURCE_DIR}/tools/lib/control_http.py"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep")
 
 install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets

@@ -25,6 +25,16 @@ def complain(message):
         pass
 
 
+def refusal(message):
+    """One line, and the status for it."""
+    complain(message)
+    return BAD_USAGE
+
+
+def bad_usage(message):
+    sys.exit(refusal(message))
+
+
 def open_regular(path):
     """A file that a user names, to be read as bytes. A FIFO would be waited for, and a device may have no end: whatever is no regular
     file is an OSError, as all else that is wrong."""

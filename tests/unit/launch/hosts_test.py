@@ -14,13 +14,14 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools/lib"))
-import job_hosts  # noqa: E402
+LIB = Path(__file__).resolve().parents[3] / "tools/lib"
+sys.path.insert(0, str(LIB))
 import launch_test  # noqa: E402
 from launch_test import TIMEOUT_S, is_running  # noqa: E402
+from lockstep_launch import hosts as job_hosts  # noqa: E402
 
 LAUNCH = None  # the path under test, from the command line
-AGENT = Path(__file__).resolve().parents[3] / "tools/lib/host_agent.py"
+AGENT = LIB / "lockstep_launch/host_agent.py"
 
 # Each host is a line of the file HOSTS beside it: NAME WHAT, where WHAT is `is-there` or what ssh does instead.
 SSH = """
@@ -330,10 +331,9 @@ class HostsTest(launch_test.LaunchTest):
                 print("ended, with a model" if (folder / "initial").exists() else "ended", flush=True)
                 """))
             launcher = textwrap.dedent(f"""
-                import importlib.machinery, importlib.util, sys
-                loader = importlib.machinery.SourceFileLoader("launch", {LAUNCH!r})
-                launch = importlib.util.module_from_spec(importlib.util.spec_from_loader("launch", loader))
-                loader.exec_module(launch)
+                import sys
+                sys.path.insert(0, {str(LIB)!r})
+                from lockstep_launch import main as launch
                 options = launch.make_parser().parse_args(sys.argv[1:])
                 options.program, options.package, options.script = ["python3", {str(script)!r}], True, {str(script)!r}
                 sys.exit(launch.launch(launch.checked(options)))

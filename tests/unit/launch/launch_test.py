@@ -17,8 +17,7 @@ from pathlib import Path
 
 LIB = Path(__file__).resolve().parents[3] / "tools/lib"
 sys.path.insert(0, str(LIB))
-import processors  # noqa: E402
-import worker_slots  # noqa: E402
+from lockstep_launch import processors, slots  # noqa: E402
 
 LAUNCH = None  # the path under test, from the command line
 TIMEOUT_S = 60
@@ -505,14 +504,17 @@ class LaunchTest(unittest.TestCase):
 
     def with_other_times(self, command, waits=None, **seconds):
         """The command with a launcher that has these constants."""
-        source = Path(LAUNCH).read_text()
-        for name, value in seconds.items():
-            source, count = re.subn(rf"^{name} = [0-9.]+", f"{name} = {value}", source, flags=re.MULTILINE)
-            self.assertEqual(count, 1, name)
         other = self.folder / "launch-with-other-times"
-        changed = f"import worker_slots\nworker_slots.WAITS_S = {waits}\n" if waits else ""
-        other.write_text(f"import sys\nsys.path.insert(0, {str(LIB)!r})\n{changed}exec(compile({source!r}, {LAUNCH!r}, 'exec'), "
-                         f"{{'__name__': '__main__', '__file__': {LAUNCH!r}}})\n")
+        other.write_text(textwrap.dedent(f"""
+            import sys
+            sys.path.insert(0, {str(LIB)!r})
+            from lockstep_launch import main, slots, times
+            slots.WAITS_S = {waits} or slots.WAITS_S
+            for name, value in {seconds}.items():
+                getattr(times, name)
+                setattr(times, name, value)
+            sys.exit(main.main())
+            """))
         return [str(other) if word == LAUNCH else word for word in command]
 
     def run_command(self, command, **env):
@@ -713,8 +715,8 @@ class LaunchTest(unittest.TestCase):
 
 class SlotTest(unittest.TestCase):
     def test_waits_grow_while_processes_live_shortly(self):
-        slot, now = worker_slots.Slot(restarts=10), 0.0
-        with unittest.mock.patch.object(worker_slots.time, "monotonic", lambda: now):
+        slot, now = slots.Slot(restarts=10), 0.0
+        with unittest.mock.patch.object(slots.time, "monotonic", lambda: now):
             waits = []
             for lived in (5, 5, 5, 5, 5, 59, 61, 5):
                 slot.starts_now()
@@ -726,19 +728,19 @@ class SlotTest(unittest.TestCase):
         self.assertEqual(slot.restarts, 2)
 
     def test_a_word_about_the_process_before_is_none_about_this_one(self):
-        slot = worker_slots.Slot(restarts=1)
+        slot = slots.Slot(restarts=1)
         joins, out = "1 coordinator info worker 1 (incarnation 1) joins from h:1, host h, pid 1, cpu", "1 coordinator warning worker 1 is out: gone"
         slot.starts_now()
-        worker_slots.take(joins, {1: slot})
-        worker_slots.take(out, {1: slot})
+        slots.take(joins, {1: slot})
+        slots.take(out, {1: slot})
         self.assertTrue(slot.put_out)
         slot.starts_now()
-        worker_slots.take(out, {1: slot})
+        slots.take(out, {1: slot})
         self.assertFalse(slot.put_out)
         self.assertTrue(slot.came_too_late)
-        worker_slots.take(joins, {1: slot})
+        slots.take(joins, {1: slot})
         self.assertFalse(slot.came_too_late)
-        worker_slots.take(out.replace("gone", "it leaves: ValueError"), {1: slot})
+        slots.take(out.replace("gone", "it leaves: ValueError"), {1: slot})
         self.assertFalse(slot.put_out)
         self.assertIsNotNone(slot.out_since)
 

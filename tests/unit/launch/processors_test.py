@@ -10,7 +10,7 @@ from pathlib import Path
 
 LAUNCH = Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(LAUNCH.parent / "lib"))
-import processors  # noqa: E402
+from lockstep_launch import processors  # noqa: E402
 
 
 def machine(nodes, siblings=()):

@@ -125,7 +125,7 @@ class Agent:
 
     @staticmethod
     def _lists():
-        """Of processors, as tools/lib/processors.py reads them."""
+        """Of processors, as processors.py reads them."""
         lists = {}
         for path in [*glob.glob("/sys/devices/system/node/node*/cpulist"), *glob.glob("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list")]:
             try:

@@ -1,6 +1,6 @@
 """To which processors the workers of a host are held: --bind-to of tools/launch.
 
-Where they are says the kernel, in lists as "0-3,8" in files, which are read here or, of another host, by tools/lib/host_agent.py.
+Where they are says the kernel, in lists as "0-3,8" in files, which are read here or, of another host, by host_agent.py.
 """
 
 import glob

@@ -1,4 +1,4 @@
-"""The hosts of a job: which they are, and the connection to each, which is an ssh with tools/lib/host_agent.py at its other end.
+"""The hosts of a job: which they are, and the connection to each, which is an ssh with host_agent.py at its other end.
 
 Nothing of a job is on a command line but the name of a Python there; the secret and everything else goes through ssh's standard input.
 """
