@@ -18,6 +18,7 @@ endforeach()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_launch"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep" FILES_MATCHING PATTERN "*.py")
 install(FILES "${PROJECT_SOURCE_DIR}/tools/lib/command_line.py" "${PROJECT_SOURCE_DIR}/tools/lib/control_http.py"
+              "${PROJECT_SOURCE_DIR}/tools/lib/slowdown_request.py"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/lockstep")
 
 install(TARGETS lockstep_options ${lockstep_libraries} EXPORT lockstepTargets

@@ -8,7 +8,7 @@ import os
 import re
 import socket
 
-from command_line import read_regular
+from command_line import BAD_USAGE, read_regular
 
 SECRET_ENVIRONMENT = "LOCKSTEP_SECRET_FILE"
 TIMEOUT_S = 10.0
@@ -16,16 +16,24 @@ MOST_ANSWER = 16 << 20  # bytes
 SALT = b"lockstep job secret v1"  # as transport/control/secret.cc
 
 
-class HttpError(Exception):
+class Failure(Exception):
+    """One line for people."""
+
+
+class HttpError(Failure):
     """`refused`: the coordinator said no to what was asked; otherwise it was not reached or is none."""
+
+    status = 1  # the exit status
 
     def __init__(self, message, refused=False):
         super().__init__(message)
         self.refused = refused
 
 
-class BadUsage(Exception):
+class BadUsage(Failure):
     """A file or run directory that the user named cannot be used."""
+
+    status = BAD_USAGE
 
 
 def parse_address(text):
@@ -52,7 +60,7 @@ def proof_of(key, job_id, nonce, method, target, body):
 
 
 def add_arguments(parser, **more):
-    """The options that say where the coordinator answers and what proves who asks; find() reads them."""
+    """The options that say where the coordinator answers and what proves who asks; take() reads them."""
     parser.add_argument("--http", metavar="HOST:PORT", help="where the coordinator serves (its --http)", **more)
     parser.add_argument("--run-dir", metavar="DIR", help="the job's run directory on this machine, instead of --http and --secret-file: "
                         "while the job runs both are found there", **more)
@@ -60,7 +68,20 @@ def add_arguments(parser, **more):
                         f"(else ${SECRET_ENVIRONMENT})", **more)
 
 
-def find(http=None, run_dir=None, secret_file=None):
+def take(parser, options):
+    """Fills `http` and `secret_file` from the run directory. Wrong usage ends the program."""
+    options.secret_found = options.secret_file is None
+    try:
+        options.http, options.secret_file = _find(options.http, options.run_dir, options.secret_file)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def connect(options):
+    return Connection(options.http, options.secret_file, options.run_dir, options.secret_found)
+
+
+def _find(http, run_dir, secret_file):
     """Returns the address and the secret's file (or None) that the options mean. ValueError: wrong usage; HttpError: the job has ended."""
     if http is not None and run_dir is not None:
         raise ValueError("--http and --run-dir: one of them, not both")
@@ -111,24 +132,6 @@ def read_secret(path, run_dir=None):
     if len(secret) < 16:
         raise BadUsage(f"secret file {path}: has {len(secret)} bytes, 16 to 65536 are expected")
     return secret
-
-
-def with_points(spec):
-    """A spec as it is sent: a trace's file is read here, since the coordinator reads none."""
-    items = spec.split(",")
-    for i, item in enumerate(items):
-        key, _, path = item.partition("=")
-        if key != "file":
-            continue
-        try:
-            lines = [line.partition("#")[0].split() for line in read_regular(path).decode(errors="replace").split("\n")]
-        except OSError as error:
-            raise BadUsage(f"slowdown file = {path}: {error.strerror}") from None
-        for number, words in enumerate(lines, 1):
-            if words and len(words) != 2:
-                raise BadUsage(f"{path}:{number}: expected SECONDS FACTOR, as 12.5 4")
-        items[i] = "points=" + ";".join(":".join(words) for words in lines if words)
-    return ",".join(items)
 
 
 class Connection:
