@@ -1,6 +1,6 @@
 // Which settings a resumed job may have otherwise than the one that wrote its checkpoint. All may
 // but those that are named here: with others the tensors would mean something else, or samples
-// would count twice or never in the epoch that is under way. docs/operations.md lists them.
+// would count twice or never in the epoch that is under way. docs/guides/resume.md lists them.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // How long things may take before somebody is blamed for it, in one place. Every bound follows from
 // liveness.timeout, and where bulk moves from what the same thing lately took: a job whose exchange
-// is slower than the time-out is slow, not lost. docs/operations.md has the table.
+// is slower than the time-out is slow, not lost. docs/reference/operations.md has the table.
 #pragma once
 
 #include <algorithm>

@@ -6,7 +6,7 @@ With PyTorch, three lines:
     job = lockstep.init()
     model, opt, loader = job.prepare(model, opt, loader, epochs=10)
 
-and a loop that stays as it is. `docs/pytorch.md` says what that means and what is not supported.
+and a loop that stays as it is. `docs/reference/pytorch-api.md` says what that means and what is not supported.
 Without PyTorch, `lockstep.Session` is the bare interface: runs of units in, gradient sums out, as memoryviews.
 """
 

@@ -30,7 +30,7 @@ def init(
     """The job that this process is a worker of: call it before the model is made.
 
     Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, in a process group of
-    torch.distributed or started by torchrun, srun, mpirun or another launcher that is known (docs/pytorch.md), a job of those
+    torch.distributed or started by torchrun, srun, mpirun or another known launcher (docs/reference/pytorch-api.md), a job of those
     workers, whose coordinator worker 0 starts; else a job of one, for which a coordinator is started here. `run_dir` is where the
     coordinator that is started leaves its records; with `resume` it goes on from the newest checkpoint there, with "auto" if there
     is one (`lockstep run` has --resume instead).

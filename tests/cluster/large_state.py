@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A job with gigabytes of state, through everything that moves state: checkpoints and evaluations while it trains, a worker that is
 drained, one that joins and copies the state, the end, and a resume over TLS. Prints how long each took and the most memory that each
-process has had. By hand: it takes about 18 times the parameters for each worker (docs/operations.md).
+process has had. By hand: it takes about 18 times the parameters for each worker (docs/reference/memory.md).
 
     tests/cluster/large_state.py --state 2GiB --transport tcp
 """

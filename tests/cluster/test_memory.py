@@ -1,5 +1,5 @@
-"""The memory of a worker where its parameters dominate: what docs/operations.md says, held to what each worker says at its end, and that
-to what the kernel says while it lives."""
+"""The memory of a worker where its parameters dominate: what docs/reference/memory.md says, held to what each worker says at its end,
+and that to what the kernel says while it lives."""
 
 import os
 import pathlib

@@ -99,7 +99,7 @@ class Replicas(ClusterTest):
         self.assertLess(min(one["state"] for one in others), 1 + 2 / 4 + 0.1)
 
     def test_takes_less_memory(self):
-        """What docs/operations.md says, by each worker's own account, of those that have not written the checkpoint."""
+        """The table of docs/reports/2026-11-pytorch-and-memory.md, by the account of each worker that has not written the checkpoint."""
         for path in PATHS:
             mapped = path.get("exchange.mapping", "auto") == "auto"
             for replicas in ("all", 2, 1):

@@ -1,5 +1,5 @@
 // How much memory a worker's buffers take: bytes that are backed by pages (on a device: allocated),
-// not those that are only reserved. docs/operations.md has the formula that they follow.
+// not those that are only reserved. docs/reference/memory.md has the formula that they follow.
 #pragma once
 
 #include <cstdint>

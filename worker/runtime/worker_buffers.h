@@ -1,5 +1,5 @@
 // The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched.
-// step_io.h says what each kind of buffer is for; docs/operations.md has the sum of their sizes.
+// step_io.h says what each kind of buffer is for; docs/reference/memory.md has their sum.
 // Contributions, sums and staging are of the type and in the form that the job exchanges; where
 // that is not all of the gradient in FP32 there is a buffer more, in which the gradient is summed
 // until it is sealed, or, where part of it is kept, three: what is kept, and one for each part of a

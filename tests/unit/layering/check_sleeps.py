@@ -18,7 +18,7 @@ ALLOWED = {
     "tests/python/test_torch_end.py": "scripts that look for a file, or for the coordinator's word, until it is there",
     "tests/python/test_torch_launched.py": "a clock of its own takes the place of the wait",
     "tests/python/test_torch_loader.py": "the emulated disk and model of a worker that is slow at one of them",
-    "tests/python/torch_loader.py": "the emulated disk and model of the figures in docs/pytorch.md; its tests are not slowed",
+    "tests/python/torch_loader.py": "the emulated disk and model of a report in docs/reports; its tests are not slowed",
     "tests/unit/control_tools/slowdown_test.py": "polls /proc: the state of a process cannot be waited for",
     "tests/unit/control/channel_failure_test.cc": "the sleep is what is tested: an event loop that was stopped",
     "tools/bench/exchange_worker.cc": "stands for an accelerator that computes, where --idle says so",

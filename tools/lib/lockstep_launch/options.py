@@ -36,7 +36,7 @@ def make_parser():
                         help="bind each worker, and with it its memory, to the processors of a NUMA node (numa) or to cores of its own (core); "
                         "default: none, the kernel chooses")
     parser.add_argument("--build-dir", metavar="DIR", help="folder of the built programs; default: build/release, else PATH")
-    hosts = parser.add_argument_group("several hosts, by ssh (docs/operations.md)")
+    hosts = parser.add_argument_group("several hosts, by ssh (docs/guides/several-hosts.md)")
     hosts.add_argument("--hosts", metavar="HOST:WORKERS,...", help="as a:2,user@b:2; install the same version on all of them")
     hosts.add_argument("--hosts-file", metavar="FILE", help="one host on each line: NAME:WORKERS, then user=, port=, python= or cwd=")
     hosts.add_argument("--ssh-option", action="append", default=[], metavar="KEY=VALUE", dest="ssh_options",
