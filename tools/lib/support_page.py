@@ -1,0 +1,52 @@
+"""Makes docs/reference/support.md, the support matrix, from docs/reference/support.json: python3 tools/lib/support_page.py"""
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
+DATA, PAGE = FOLDER / "support.json", FOLDER / "support.md"
+
+STATUSES = {
+    "CI": "A test of `tools/test` covers it. `.ci/run` runs these tests for each change. A test that lacks what it needs is skipped and says why.",
+    "tried": "It ran once, with that version or on that day. No test repeats it.",
+    "not tried": "Nothing stands against it, and nobody has run it.",
+    "refused": "Lockstep ends with one line that says so, or takes another way and says so.",
+}
+COLUMNS = ("what", "status", "version", "when", "note")
+
+HEAD = """<!-- made from support.json by tools/lib/support_page.py: change that file -->
+# What is supported
+
+This page says where Lockstep has run. The other pages say how to use it there. To check your own machine, run [`lockstep-doctor`](../operations.md#is-this-machine-fit-for-it).
+
+| status | meaning |
+|---|---|
+"""
+
+
+def _row(cells):
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def checked(data):
+    """The sections, or ValueError with what is wrong."""
+    for section in data["sections"]:
+        for row in section["rows"]:
+            if not set(row) <= set(COLUMNS) or not row.get("what") or row.get("status") not in STATUSES:
+                raise ValueError(f"{section['title']}: {row}")
+            if row["status"] == "tried" and not (row.get("version") and row.get("when")):
+                raise ValueError(f"{section['title']}: {row['what']}: what was tried has a version and a day")
+    return data["sections"]
+
+
+def page():
+    text = HEAD + "".join(_row((f"**{status}**", meaning)) for status, meaning in STATUSES.items())
+    for section in checked(json.loads(DATA.read_text(encoding="utf-8"))):
+        text += f"\n## {section['title']}\n\n" + _row(COLUMNS) + _row(["---"] * len(COLUMNS))
+        for row in section["rows"]:
+            text += _row([row.get(column, "") for column in COLUMNS])
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
