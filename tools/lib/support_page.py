@@ -17,7 +17,7 @@ COLUMNS = ("what", "status", "version", "when", "note")
 HEAD = """<!-- made from support.json by tools/lib/support_page.py: change that file -->
 # What is supported
 
-This page says where Lockstep has run. The other pages say how to use it there. To check your own machine, run [`lockstep-doctor`](../operations.md#is-this-machine-fit-for-it).
+This page says where Lockstep has run. The other pages say how to use it there. To check your own machine, run [`lockstep-doctor`](../guides/check-a-machine.md).
 
 | status | meaning |
 |---|---|
