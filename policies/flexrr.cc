@@ -45,6 +45,16 @@ struct Promise {
   std::uint32_t units = 0;
 };
 
+// What a worker got by a hand-over and has not begun as far as it says: it may be about to, and two
+// idle workers whose reports are slow would pass a unit to and fro for ever. So each time that it
+// passes such units on it keeps the next ones for twice as long.
+struct Received {
+  bool any = false;
+  std::uint32_t done = 0;  // its units_done then
+  std::size_t passed = 0;  // times that it passed some on since
+  Time last;
+};
+
 class Flexrr final : public WorkRule {
  public:
   Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares, ExclusionRule* exclusion)
@@ -98,6 +108,7 @@ class Flexrr final : public WorkRule {
     next_look_ = view.now;
     next_hand_over_.clear();
     promises_.clear();
+    received_.clear();
   }
 
   // False: nothing is known of anybody's unit times.
@@ -160,6 +171,7 @@ class Flexrr final : public WorkRule {
     late_.clear();
     for (std::size_t i = 0; i < estimates_.size(); ++i) {
       if (estimates_[i].movable == 0 || IsExcluded(i)) continue;
+      if (MayBeginSoon(view.workers[i], view.now)) continue;
       std::uint32_t& next = NextHandOver(view.workers[i]);
       if (next == 0 && !helpers_.IsBehind(i, options_.trigger)) continue;
       if (next == 0) {
@@ -208,6 +220,16 @@ class Flexrr final : public WorkRule {
     for (std::size_t i = first_move; i < verdict->moves.size(); ++i) {
       const MoveUnits& move = verdict->moves[i];
       promises_.push_back({move.from, move.to, move.units});
+      const auto to = std::ranges::lower_bound(
+          view.workers, move.to, {}, [](const WorkerView& other) { return other.member.worker; });
+      Received& received = ReceivedBy(*to);
+      if (received.done != to->units_done) received = {};
+      received.any = true;
+      received.done = to->units_done;
+    }
+    if (Received& received = ReceivedBy(from); received.any) {
+      ++received.passed;
+      received.last = view.now;
     }
     slow.can_help = false;
     verdict->reason +=
@@ -215,6 +237,20 @@ class Flexrr final : public WorkRule {
                     verdict->reason.empty() ? "" : "; ", from.member.worker, from.units_done,
                     from.units_given, moved);
     size = std::min(size * 2, from.units_given);
+  }
+
+  Received& ReceivedBy(const WorkerView& worker) {
+    const std::uint32_t slot = worker.member.worker.value;
+    if (received_.size() <= slot) received_.resize(slot + 1);
+    return received_[slot];
+  }
+
+  bool MayBeginSoon(const WorkerView& worker, Time now) {
+    Received& received = ReceivedBy(worker);
+    if (received.any && received.done != worker.units_done) received = {};
+    if (received.passed == 0) return false;
+    const std::size_t doublings = std::min(received.passed - 1, kMostDoublings);
+    return now < received.last + kShortestStuck * (1 << doublings);
   }
 
   // Of the run that it is in, by what is known of its units; below zero where it is overdue.
@@ -378,6 +414,7 @@ class Flexrr final : public WorkRule {
   Time next_look_;
   std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: no straggler so far
   std::vector<Promise> promises_;              // of givers that have not answered
+  std::vector<Received> received_;             // by slot
   std::vector<WorkerEstimate> estimates_;      // parallel to the view's workers
   Helpers helpers_;
   std::vector<Late> late_;

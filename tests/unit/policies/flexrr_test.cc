@@ -206,6 +206,29 @@ TEST(Flexrr, WhoIsStuckInARoundThatHasFencedAnotherIsFenced) {
   EXPECT_LT(Seconds(round.age()), 0.24);
 }
 
+// Two workers whose reports are slow, and one unit that both could compute at once.
+TEST(Flexrr, AUnitIsNotPassedToAndFro) {
+  auto rule = Rule();
+  RoundModel round(2, 8, milliseconds(4));
+  round.KnowUnitTimes();
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(32));
+  for (const std::uint32_t i : {0u, 1u}) round.SetUnitTime(i, std::chrono::hours(1));
+  WorkerView& first = round.worker(0);
+  ++first.units_given;
+  first.finished_at.reset();
+  first.progressed_at = round.now();
+  for (int i = 0; i < 300; ++i) {
+    round.AdvanceTo(round.now() + milliseconds(1));
+    for (const std::uint32_t w : {0u, 1u}) round.worker(w).units_taken = round.worker(w).units_done;
+    const WorkVerdict verdict = rule->Judge(round.view());
+    if (!verdict.fence.empty()) break;
+    round.CarryOut(verdict);
+  }
+  EXPECT_GT(round.moved, 0u);
+  EXPECT_LE(round.moved, 10u);
+}
+
 TEST(Flexrr, TwoOfFourThatAreStuckAreFencedAndThreeAreNot) {
   for (const std::uint32_t stuck : {2u, 3u}) {
     auto rule = Rule();
