@@ -93,19 +93,19 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
   }
   LOCKSTEP_CHECK(std::ranges::binary_search(checkpoint.voters, *writer),
                  "worker {} writes a checkpoint and has no vote", writer->worker);
-  checkpoint.last_piece = job_->now;
+  checkpoint.last_piece = job_->now();
   // What describes the state is noted with the commit; the totals follow when the round is closed.
   checkpoint.closed = closed_ == commit.round;
-  checkpoint.state.totals = job_->totals;
+  checkpoint.state.totals = job_->closed().totals;
   checkpoint.state.next_round = commit.round.Next();
   checkpoint.state.updates = commit.update;
   checkpoint.state.sampler = after.State();
-  checkpoint.state.dataset_digest = job_->dataset_digest;
-  checkpoint.state.test_samples = job_->test_samples;
-  checkpoint.state.parameter_count = job_->parameter_count;
-  checkpoint.state.state_tensors = job_->state_tensors;
-  checkpoint.state.tensors = job_->tensors;
-  checkpoint.state.state_names = job_->state_names;
+  checkpoint.state.dataset_digest = job_->agreed().dataset_digest;
+  checkpoint.state.test_samples = job_->agreed().test_samples;
+  checkpoint.state.parameter_count = job_->agreed().parameter_count;
+  checkpoint.state.state_tensors = job_->agreed().state_tensors;
+  checkpoint.state.tensors = job_->agreed().tensors;
+  checkpoint.state.state_names = job_->agreed().state_names;
   checkpoint.state.settings = settings_;
   current_ = std::move(checkpoint);
   return writer;
@@ -116,8 +116,8 @@ void Checkpointer::OnClosed(RoundId round) {
   closed_ = round;
   if (!current_ || current_->round != round) return;
   current_->closed = true;
-  current_->last_piece = std::max(current_->last_piece, job_->now);
-  current_->state.totals = job_->totals;
+  current_->last_piece = std::max(current_->last_piece, job_->now());
+  current_->state.totals = job_->closed().totals;
   SaveIfPossible();
 }
 
@@ -128,28 +128,29 @@ Status Checkpointer::On(Member& from, msg::StateChunk message) {
   Current& checkpoint = *current_;
   const auto wrong = [](const char* what) { return Error{ErrorCode::kInvalid, what}; };
   if (checkpoint.complete) return wrong("streams more state than there is");
-  const std::uint64_t tensor_bytes = job_->parameter_count * 4;
+  const std::uint64_t tensor_bytes = job_->agreed().parameter_count * 4;
   if (checkpoint.offset == tensor_bytes) {
     ++checkpoint.tensor;
     checkpoint.offset = 0;
   }
   if (message.tensor != checkpoint.tensor || message.offset != checkpoint.offset ||
-      message.tensor > job_->state_tensors || message.bytes.empty() ||
+      message.tensor > job_->agreed().state_tensors || message.bytes.empty() ||
       message.bytes.size() > tensor_bytes - message.offset) {
     return wrong("streams its state out of order");
   }
   if (message.bytes.size() % sizeof(float) != 0) return wrong("streams a part of a number");
   // Counted here and not by the file's writer, so that a wrong stream never reaches the disk.
   checkpoint.offset += message.bytes.size();
-  const bool end = checkpoint.tensor == job_->state_tensors && checkpoint.offset == tensor_bytes;
+  const bool end =
+      checkpoint.tensor == job_->agreed().state_tensors && checkpoint.offset == tensor_bytes;
   if (message.last != end) return wrong("streams less or more state than there is");
   LOCKSTEP_CHECK(checkpoint.offset <= tensor_bytes, "a checkpoint of more than its tensors");
   checkpoint.complete = end;
   checkpoint.any = true;
-  checkpoint.last_piece = job_->now;
+  checkpoint.last_piece = job_->now();
   checkpoint.digest.Update(message.bytes);
   checkpoint.finite = checkpoint.finite && AllFinite(message.bytes);
-  job_->out->push_back(CheckpointPiece{std::move(message)});
+  job_->Emit(CheckpointPiece{std::move(message)});
   SaveIfPossible();
   return {};
 }
@@ -162,7 +163,7 @@ Status Checkpointer::On(Member& from, const msg::ReplicaDigest& message) {
   }
   // Said twice, after the commit was sent again, it is the same state and one vote.
   current_->votes[from.id] = message.digest;
-  current_->last_piece = job_->now;
+  current_->last_piece = job_->now();
   SaveIfPossible();
   return {};
 }
@@ -210,9 +211,9 @@ void Checkpointer::SaveIfPossible() {
   checkpoint.saving = true;
   checkpoint.state.digest = *confirmed;
   if (checkpoint.finite) {
-    job_->out->push_back(SaveCheckpoint{checkpoint.round, checkpoint.state});
+    job_->Emit(SaveCheckpoint{checkpoint.round, checkpoint.state});
   } else {
-    job_->out->push_back(DropCheckpoint{checkpoint.round});
+    job_->Emit(DropCheckpoint{checkpoint.round});
     OnSaved(checkpoint.round, "it has values that are infinite or no numbers");
   }
 }
@@ -234,7 +235,7 @@ void Checkpointer::OnSaved(RoundId round, const std::string& error) {
     job_->Log(LogLevel::kError, "the checkpoint after round {} was not written: {}", round, error);
   } else {
     job_->Log(LogLevel::kInfo, "checkpoint after round {}", round);
-    job_->saved_round = round;
+    job_->saved_round.Write() = round;
   }
   decided_ = round;
   decided_error_ = error;
@@ -242,13 +243,14 @@ void Checkpointer::OnSaved(RoundId round, const std::string& error) {
 }
 
 void Checkpointer::OnCopied(const Member& from, const msg::Copied& message) {
-  const std::uint64_t all = (1 + std::uint64_t{job_->state_tensors}) * job_->parameter_count;
+  const std::uint64_t all =
+      (1 + std::uint64_t{job_->agreed().state_tensors}) * job_->agreed().parameter_count;
   if (!current_ || current_->writer != from.id || message.values <= current_->copied ||
       message.values > all) {
     return;
   }
   current_->copied = message.values;
-  current_->last_piece = job_->now;
+  current_->last_piece = job_->now();
 }
 
 // Without the writer there is no file; without a voter there may still be a majority of the others.
@@ -285,7 +287,7 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
 // A writer that does not get on is given up as a writer. Whether it is lost is liveness' question.
 void Checkpointer::Tick() {
   if (!current_ || current_->saving || !current_->closed) return;
-  if (job_->now - current_->last_piece < job_->bounds.Upload()) return;
+  if (job_->now() - current_->last_piece < job_->bounds.Upload()) return;
   if (current_->complete) {
     job_->Log(LogLevel::kWarning,
               "too few members say what their state after round {} is: its checkpoint is not kept",
@@ -302,7 +304,7 @@ void Checkpointer::Tick() {
 // What was handed on of it is of no use any more, and the shell removes it.
 void Checkpointer::Drop() {
   LOCKSTEP_CHECK(current_, "no checkpoint to drop");
-  if (current_->any) job_->out->push_back(DropCheckpoint{current_->round});
+  if (current_->any) job_->Emit(DropCheckpoint{current_->round});
   current_.reset();
 }
 
@@ -310,9 +312,9 @@ void Checkpointer::CheckInvariants() const {
   LOCKSTEP_CHECK(distrusted_.size() <= job_->members.slots(), "I7: {} writers are distrusted",
                  distrusted_.size());
   if (!current_) return;
-  LOCKSTEP_CHECK(
-      current_->offset <= job_->parameter_bytes() && current_->tensor <= job_->state_tensors,
-      "a checkpoint of more than its tensors");
+  LOCKSTEP_CHECK(current_->offset <= job_->parameter_bytes() &&
+                     current_->tensor <= job_->agreed().state_tensors,
+                 "a checkpoint of more than its tensors");
   LOCKSTEP_CHECK(!current_->saving || (current_->closed && current_->complete),
                  "the checkpoint after round {} is saved before it is one", current_->round);
   for (const auto& [id, digest] : current_->votes) {

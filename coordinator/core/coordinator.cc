@@ -134,8 +134,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
       new Coordinator(std::move(parameters), std::move(*policy), min_workers));
 }
 
-// With a checkpoint everything that workers would have to agree on is known already: they are
-// measured against it.
 Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
     : job_(std::move(start), std::move(policy), min_workers),
       admission_(&job_),
@@ -155,20 +153,7 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       outliers_(job_.start.workers) {
   if (!job_.start.resume) return;
   const JobState& state = *job_.start.resume;
-  job_.agreed = true;
-  job_.agreed_by = "the checkpoint";
-  job_.dataset_digest = state.dataset_digest;
-  job_.train_samples = state.sampler.epoch_samples;
-  job_.test_samples = state.test_samples;
-  job_.parameter_count = state.parameter_count;
-  job_.state_tensors = state.state_tensors;
-  job_.tensors = state.tensors;
-  job_.state_names = state.state_names;
-  job_.totals = state.totals;
   resumed_ = {state.totals, state.updates};
-  job_.saved_round = RoundId(state.next_round.value - 1);
-  job_.train_loss = job_.start.train_loss;
-  job_.metrics = job_.start.metrics;
   evaluation_.GoOnFrom(job_.start.evaluated);
 }
 
@@ -178,16 +163,16 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
 // silence).
 void Coordinator::Step(Time now, Event event, Actions* out) {
   if (finished()) return;
-  job_.out = out;
+  job_.out.Write() = out;
   if (timer_ != kNever && now > timer_ + kGap) {
     const Duration gap = now - timer_;
-    job_.stopped += gap;
-    reading_until_ = now - job_.stopped + kReading;
+    job_.stopped.Write() += gap;
+    reading_until_ = now - job_.stopped() + kReading;
     std::string follows;
     // Its last ping may have been due when it stopped.
     if (gap >= job_.timeout / 2) {
       overslept_ = gap;
-      overslept_until_ = now - job_.stopped + kEndsComeIn;
+      overslept_until_ = now - job_.stopped() + kEndsComeIn;
       follows = fmt::format("; workers wait {} for it (liveness.timeout) and may have left",
                             FormatDurationSeconds(Seconds(job_.timeout)));
     }
@@ -195,17 +180,17 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
     job_.Log(warns ? LogLevel::kWarning : LogLevel::kDebug,
              "the coordinator itself stood still for {:.1f} s{}", Seconds(gap), follows);
   }
-  const Time logical = now - job_.stopped;
-  LOCKSTEP_CHECK(logical >= job_.now || job_.now == Time{}, "time goes back");
-  job_.now = logical;
+  const Time logical = now - job_.stopped();
+  LOCKSTEP_CHECK(logical >= job_.now() || job_.now() == Time{}, "time goes back");
+  job_.now.Write() = logical;
   std::visit([this](auto&& e) { On(std::forward<decltype(e)>(e)); }, std::move(event));
   AdvanceAll();
   // What one part asks of another one has been done, unless nobody is judged now.
-  LOCKSTEP_CHECK(finished() || job_.leaving.empty() || job_.now < reading_until_,
-                 "{} members that are to leave are still there", job_.leaving.size());
+  LOCKSTEP_CHECK(finished() || job_.leaving().empty() || job_.now() < reading_until_,
+                 "{} members that are to leave are still there", job_.leaving().size());
   if (!finished()) rounds_.CheckSequence();
   const Time deadline = finished() ? kNever : NextDeadline();
-  const Time timer = deadline == kNever ? kNever : std::max(deadline + job_.stopped, now);
+  const Time timer = deadline == kNever ? kNever : std::max(deadline + job_.stopped(), now);
   if (!finished() && timer != timer_) out->push_back(SetTimer{timer});
   timer_ = timer;
 }
@@ -214,7 +199,7 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
 // another part has waited for, as a quorum. The order is that of a job: who is in, what rounds do,
 // who joins at them, what ends.
 void Coordinator::AdvanceAll() {
-  if (job_.now < reading_until_) return;
+  if (job_.now() < reading_until_) return;
   const OpenRound* open = rounds_.open();
   if (liveness_.Tick(open == nullptr ? nullptr : &open->work(), rounds_.first_not_closed())) {
     admission_.Tick();
@@ -227,11 +212,11 @@ void Coordinator::AdvanceAll() {
   do {
     // Who is out is out for all parts before any of them decides something.
     TakeOut();
-    if (job_.phase == Phase::kFinished) return;
-    if (!job_.failure && AwaitsLevel()) return;
-    if (job_.failure) return ending_.Finish(JobOutcome::kFailed, *job_.failure);
+    if (job_.phase() == Phase::kFinished) return;
+    if (!job_.failure() && AwaitsLevel()) return;
+    if (job_.failure()) return ending_.Finish(JobOutcome::kFailed, *job_.failure());
     if (formation_.Advance()) BeginTraining();
-    if (job_.phase == Phase::kTraining && !rounds_.begun()) StartRounds();
+    if (job_.phase() == Phase::kTraining && !rounds_.begun()) StartRounds();
     // A link that is being made again may make an eviction needless, so it is looked at before the
     // rounds judge who reaches whom; newcomers come in at what the rounds have decided.
     relinking_.Advance();
@@ -240,16 +225,16 @@ void Coordinator::AdvanceAll() {
     joined = joining_.Advance();
     draining_.Advance();
     EndIfShort();
-    if (rounds_.done() && job_.phase == Phase::kTraining) {
+    if (rounds_.done() && job_.phase() == Phase::kTraining) {
       first_parameters_.End();
       ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
-    if (job_.policy.threw && !job_.policy.threw->empty()) {
-      job_.Fail(fmt::format("policy {} threw: {}", job_.policy.name, *job_.policy.threw));
+    if (job_.policy().threw && !job_.policy().threw->empty()) {
+      job_.Fail(fmt::format("policy {} threw: {}", job_.policy().name, *job_.policy().threw));
     }
-  } while (joined || !job_.leaving.empty() || !job_.behind.empty() ||
-           (job_.failure && job_.phase != Phase::kFinished));
+  } while (joined || !job_.leaving().empty() || !job_.behind().empty() ||
+           (job_.failure() && job_.phase() != Phase::kFinished));
 }
 
 // A round's way through its decisions. What a decision changes in others (evaluation, checkpoint,
@@ -311,9 +296,9 @@ void Coordinator::Commit(CommitDraft draft) {
 void Coordinator::CloseRound() {
   const ClosedRound closed = rounds_.CloseCommitted();
   const auto record = std::make_shared<const RoundRecord>(MakeRecord(job_, closed));
-  NoteRound(closed, *record, &job_);
+  NoteRound(closed, *record, &job_.closed.Write(), &job_.members);
   LOCKSTEP_CHECK(record->samples > 0, "round {} is closed over nothing", record->round);
-  job_.out->push_back(RoundClosed{record, job_.totals});
+  job_.Emit(RoundClosed{record, job_.closed().totals});
   checkpointer_.OnClosed(record->round);
   evaluation_.OnClosed(record->round);
   NoteClosed(*record);
@@ -323,22 +308,16 @@ void Coordinator::CloseRound() {
 // put out others, who are added behind; nobody is taken out twice, since who leaves is not found
 // any more.
 void Coordinator::TakeOut() {
-  while (!job_.behind.empty()) {
-    const Leaving behind = std::move(job_.behind.front());
-    job_.behind.pop_front();
-    Member& slot = job_.members.at(behind.member.worker);
-    LOCKSTEP_CHECK(slot.id != behind.member || !slot.live(), "worker {} is put behind and live",
-                   behind.member.worker);
-    if (slot.id == behind.member) slot.out_because = behind.reason;
-    rounds_.OnOut(behind.member, behind.reason);
-    evaluation_.OnOut(behind.member);
-    checkpointer_.OnOut(behind.member, slot.id == behind.member && slot.in_doubt);
+  while (const auto behind = job_.TakeBehind()) {
+    Member& slot = job_.members.at(behind->member.worker);
+    LOCKSTEP_CHECK(slot.id != behind->member || !slot.live(), "worker {} is put behind and live",
+                   behind->member.worker);
+    if (slot.id == behind->member) slot.out_because = behind->reason;
+    rounds_.OnOut(behind->member, behind->reason);
+    evaluation_.OnOut(behind->member);
+    checkpointer_.OnOut(behind->member, slot.id == behind->member && slot.in_doubt);
   }
-  while (!job_.leaving.empty()) {
-    const Leaving leaving = std::move(job_.leaving.front());
-    job_.leaving.pop_front();
-    TakeOut(leaving);
-  }
+  while (const auto leaving = job_.TakeLeaving()) TakeOut(*leaving);
 }
 
 // The last live member may be gone while one that copied from it is level already, or one that was
@@ -346,7 +325,7 @@ void Coordinator::TakeOut() {
 // lost nothing. If all that is left is somebody who has the rounds before, only the last one is
 // lost, and that is computed again.
 bool Coordinator::AwaitsLevel() {
-  if (job_.phase != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
+  if (job_.phase() != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
     nobody_live_since_.reset();
     return false;
   }
@@ -356,10 +335,10 @@ bool Coordinator::AwaitsLevel() {
     nobody_live_since_.reset();
     return false;
   }
-  if (!nobody_live_since_) nobody_live_since_ = job_.now;
+  if (!nobody_live_since_) nobody_live_since_ = job_.now();
   if (may_return) joining_.AskBehind();
   const bool hope = may_return && (joining_.MayBecomeLevel() || joining_.MayBeBelieved());
-  if (hope && job_.now < *nobody_live_since_ + job_.bounds.Survivor()) return true;
+  if (hope && job_.now() < *nobody_live_since_ + job_.bounds.Survivor()) return true;
   if (may_return && joining_.BelieveBefore()) {
     nobody_live_since_.reset();
     return false;
@@ -383,17 +362,18 @@ void Coordinator::TakeOut(const Leaving& leaving) {
                  leaving.member.worker);
   const MemberState state = member.state;
   // At the end everybody goes.
-  job_.Log(job_.phase == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
+  job_.Log(job_.phase() == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
            "worker {} is out: {}", member.id.worker, leaving.reason);
   // So that its own log says why, too. At the end it may have heard the job's last word already.
-  const bool told = !leaving.by_itself && job_.phase != Phase::kEnding;
-  if (leaving.refuse || (told && !leaving.disconnected)) {
-    job_.out->push_back(
-        Send{{member.connection},
-             std::make_shared<const msg::ToWorker>(msg::Refuse{leaving.reason, !leaving.refuse})});
+  const bool told = leaving.kind != Leaving::Kind::kByItself && job_.phase() != Phase::kEnding;
+  const bool refused = leaving.kind == Leaving::Kind::kRefused;
+  const bool connected = leaving.kind != Leaving::Kind::kDisconnected;
+  if (refused || (told && connected)) {
+    job_.Emit(Send{{member.connection},
+                   std::make_shared<const msg::ToWorker>(msg::Refuse{leaving.reason, !refused})});
   }
-  if (!leaving.disconnected) job_.out->push_back(Close{member.connection, leaving.reason});
-  job_.members.Free(member, job_.now);
+  if (connected) job_.Emit(Close{member.connection, leaving.reason});
+  job_.members.Free(member, job_.now());
   member.out_because = leaving.reason;
   streams_.OnOut(leaving.member);
   first_parameters_.OnOut(leaving.member);
@@ -412,19 +392,20 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   relinking_.OnOut(leaving.member);
   rounds_.OnOut(leaving.member, leaving.reason);
   evaluation_.OnOut(leaving.member);
-  checkpointer_.OnOut(leaving.member, leaving.broken);
+  checkpointer_.OnOut(leaving.member, leaving.kind == Leaving::Kind::kBroken);
   outliers_.OnOut(leaving.member.worker);
 }
 
 // The measured paths bound the first exchange, of which nothing is known yet.
 void Coordinator::BeginTraining() {
-  LOCKSTEP_CHECK(job_.agreed && !job_.transport.empty(), "rounds begin before all agree");
-  job_.phase = Phase::kTraining;
+  LOCKSTEP_CHECK(job_.agreed().settled && !job_.transport().empty(),
+                 "rounds begin before all agree");
+  job_.phase.Enter(Phase::kTraining);
   job_.bounds.NotePaths(job_.parameter_bytes(), job_.members.SlowestPath());
   job_.Log(LogLevel::kInfo, "{} workers are connected over {}",
-           job_.members.Count(MemberState::kForming), job_.transport);
+           job_.members.Count(MemberState::kForming), job_.transport());
   const std::uint32_t connections = job_.start.config.exchange.connections;
-  if (job_.transport == "ucx" && connections > 1) {
+  if (job_.transport() == "ucx" && connections > 1) {
     job_.Log(LogLevel::kWarning,
              "exchange.connections = {} does not apply: UCX chooses its connections itself",
              connections);
@@ -433,7 +414,7 @@ void Coordinator::BeginTraining() {
     if (!member.connected() || member.state != MemberState::kForming) continue;
     if (job_.start.resume) streams_.Begin(member);
   }
-  if (!job_.start.resume && job_.own_parameters) first_parameters_.Begin();
+  if (!job_.start.resume && job_.agreed().own_parameters) first_parameters_.Begin();
   StartRounds();
 }
 
@@ -444,11 +425,11 @@ void Coordinator::StartRounds() {
   std::uint32_t count = 0;
   for (Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
-    job_.members.SetState(member, MemberState::kLive, job_.now);
+    job_.members.SetState(member, MemberState::kLive, job_.now());
     ++count;
   }
   if (count == 0) return job_.Fail("all workers left before the first round");
-  const std::uint32_t units = UnitsPerRound(job_.start, job_.policy, LeastBound(job_.members));
+  const std::uint32_t units = UnitsPerRound(job_.start, job_.policy(), LeastBound(job_.members));
   const std::uint32_t batch = job_.start.config.job.global_batch;
   // The sampler goes on at the sample where the checkpoint was taken; its round numbers go on, too,
   // so that rounds.jsonl is one sequence over all runs.
@@ -460,7 +441,7 @@ void Coordinator::StartRounds() {
   } else {
     const StateSource source = first_parameters_.used() ? StateSource::kGiven : StateSource::kSeed;
     joining_.OnBegin(RoundId(0), source);
-    rounds_.Begin(Sampler(job_.train_samples, batch, units), RoundId(0), 0, source);
+    rounds_.Begin(Sampler(job_.agreed().train_samples, batch, units), RoundId(0), 0, source);
     WarnOfNoCheckpoint();
   }
 }
@@ -471,7 +452,8 @@ void Coordinator::WarnOfNoCheckpoint() {
   const CheckpointSection& checkpoint = job_.start.config.checkpoint;
   if (checkpoint.every_rounds == 0 && checkpoint.every_epochs == 0) return;
   constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t in_epoch = (job_.train_samples + job.global_batch - 1) / job.global_batch;
+  const std::uint64_t in_epoch =
+      (job_.agreed().train_samples + job.global_batch - 1) / job.global_batch;
   const std::uint64_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
   const std::uint64_t rounds =
       std::min(job.rounds > 0 ? job.rounds : kNone, epochs > 0 ? epochs * in_epoch : kNone);
@@ -491,11 +473,14 @@ void Coordinator::On(const Disconnected& event) {
   if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
   Member* member = job_.members.Find(event.connection);
   if (member == nullptr) return;
-  if (job_.now >= overslept_until_) return job_.Disconnected(*member, event.reason);
+  constexpr auto kDisconnected = Leaving::Kind::kDisconnected;
+  if (job_.now() >= overslept_until_) return job_.Evict(*member, event.reason, kDisconnected);
   left_over_it_ = true;
-  job_.Disconnected(*member, fmt::format("its connection ended while the coordinator itself stood "
-                                         "still for {:.1f} s",
-                                         Seconds(overslept_)));
+  job_.Evict(
+      *member,
+      fmt::format("its connection ended while the coordinator itself stood still for {:.1f} s",
+                  Seconds(overslept_)),
+      kDisconnected);
 }
 
 // A connection is a stranger's until its Hello was accepted. A message that cannot be right ends
@@ -505,7 +490,7 @@ void Coordinator::On(Received event) {
     return admission_.OnFirst(event.connection, event.message);
   Member* member = job_.members.Find(event.connection);
   if (member == nullptr || member->leaving) return;
-  member->last_heard = job_.now;
+  member->last_heard = job_.now();
   const lockstep::Status status = Dispatch(*member, std::move(event.message));
   if (!status) job_.BrokeProtocol(*member, status.error().message);
 }
@@ -540,7 +525,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           return on(relinking_)(m);
         } else if constexpr (std::is_same_v<M, msg::Applied>) {
           // Said again, or of a round that it has not followed, it has no snapshot to evaluate.
-          from.runs = from.runs_before.With(m.runs, FromSeconds(job_.SinceStart(job_.now)));
+          from.runs = from.runs_before.With(m.runs, FromSeconds(job_.SinceStart(job_.now())));
           const RoundId before = from.next;
           if (lockstep::Status status = on(rounds_)(m); !status) return status;
           if (from.live() && from.next > before) evaluation_.OnApplied(from, m.round);
@@ -558,8 +543,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
         } else if constexpr (std::is_same_v<M, msg::Final>) {
           return on(ending_)(m);
         } else if constexpr (std::is_same_v<M, msg::Leave>) {
-          job_.Evict(from, "it leaves: " + m.reason);
-          job_.leaving.back().by_itself = true;
+          job_.Evict(from, "it leaves: " + m.reason, Leaving::Kind::kByItself);
           return {};
         } else if constexpr (std::is_same_v<M, msg::Away> || std::is_same_v<M, msg::Back>) {
           return on(absences_)(m);
@@ -583,34 +567,33 @@ void Coordinator::On(const StopRequested& event) {
   stopping_ = true;
   stop_outcome_ = JobOutcome::kInterrupted;
   stop_reason_ = event.reason;
-  if (again || job_.phase == Phase::kGathering || job_.phase == Phase::kForming ||
+  if (again || job_.phase() == Phase::kGathering || job_.phase() == Phase::kForming ||
       !rounds_.begun()) {
     return ending_.Finish(JobOutcome::kInterrupted, event.reason);
   }
-  if (job_.phase == Phase::kTraining) rounds_.StopSoon(job_.now + job_.timeout / 2);
+  if (job_.phase() == Phase::kTraining) rounds_.StopSoon(job_.now() + job_.timeout / 2);
 }
 
 // What it has committed is what the program wanted, so the open round is none of it. All workers
 // may ask for the same.
 void Coordinator::OnStopAsked(const Member& from, const msg::StopAsked& message) {
-  if (job_.phase == Phase::kEnding) return;
+  if (job_.phase() == Phase::kEnding) return;
   // Also where the job is being interrupted: whatever else this worker says of the open round is of
   // batches that it has not computed.
   if (stopping_) {
-    if (rounds_.begun()) rounds_.StopSoon(job_.now);
+    if (rounds_.begun()) rounds_.StopSoon(job_.now());
     return;
   }
   stopping_ = true;
   stop_outcome_ = JobOutcome::kCompleted;
   stop_reason_ = fmt::format("worker {} has ended the job: {}", from.id.worker, message.reason);
   if (!rounds_.begun()) return ending_.Finish(JobOutcome::kInterrupted, stop_reason_);
-  rounds_.StopSoon(job_.now);
+  rounds_.StopSoon(job_.now());
 }
 
 // In the same step: whoever asked waits for it.
 void Coordinator::Reply(const Result<std::string>& outcome) {
-  job_.out->push_back(outcome.ok() ? Answer{true, *outcome}
-                                   : Answer{false, outcome.error().message});
+  job_.Emit(outcome.ok() ? Answer{true, *outcome} : Answer{false, outcome.error().message});
 }
 
 // Takes effect at the next plan: a round is closed by the policy that planned it.
@@ -619,11 +602,11 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   section.name = name;
   auto made = policies::MakePolicy(section, job_.start.workers, job_.start.plugin);
   if (!made) return made.error();
-  if (made->local != job_.policy.local) {
+  if (made->local != job_.policy().local) {
     return Error{ErrorCode::kInvalid,
                  fmt::format("a job with the policy {} cannot take {}: what a round is stays the "
                              "same for the whole job",
-                             job_.policy.name, made->name)};
+                             job_.policy().name, made->name)};
   }
   // What its config cannot have from the start, it cannot change to.
   JobConfig changed = job_.start.config;
@@ -646,27 +629,28 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
 void Coordinator::ExchangePolicy() {
   if (!next_policy_) return;
   job_.Log(LogLevel::kInfo, "policy {} takes the place of {}", next_policy_->name,
-           job_.policy.name);
-  LOCKSTEP_CHECK(next_policy_->local == job_.policy.local, "what a round is changes within a job");
-  job_.policy = std::move(*next_policy_);
+           job_.policy().name);
+  LOCKSTEP_CHECK(next_policy_->local == job_.policy().local,
+                 "what a round is changes within a job");
+  job_.policy.Write() = std::move(*next_policy_);
   next_policy_.reset();
   // Rules have their own state of the round before, so the new ones begin with a plan of their own.
   // Who was enough to begin with stays enough, so that an exchange never stops the job.
   if (job_.start.config.job.min_workers > 0) return;
-  job_.min_workers =
-      std::min(job_.min_workers, policies::DefaultMinWorkers(job_.policy, job_.start.workers));
+  job_.min_workers.Write() =
+      std::min(job_.min_workers(), policies::DefaultMinWorkers(job_.policy(), job_.start.workers));
 }
 
 // Counted anew when the quorum was there meanwhile: the wait is one for those who never came.
 void Coordinator::EndIfShort() {
-  const bool waits = job_.phase == Phase::kTraining && rounds_.begun() && !rounds_.done() &&
-                     job_.members.CountPresent() < job_.min_workers;
+  const bool waits = job_.phase() == Phase::kTraining && rounds_.begun() && !rounds_.done() &&
+                     job_.members.CountPresent() < job_.min_workers();
   if (!waits) return short_since_.reset();
-  if (!short_since_) short_since_ = job_.now;
-  if (job_.now < ShortUntil()) return;
+  if (!short_since_) short_since_ = job_.now();
+  if (job_.now() < ShortUntil()) return;
   const Patience patience = job_.QuorumPatience();
   job_.Fail(fmt::format("{} of at least {} workers have been there for {} ({}); missing: {}{}",
-                        job_.members.CountPresent(), job_.min_workers,
+                        job_.members.CountPresent(), job_.min_workers(),
                         FormatDurationSeconds(patience.seconds), patience.option, Missing(),
                         job_.ResumeText()));
 }
@@ -717,7 +701,7 @@ void Coordinator::NoteClosed(const RoundRecord& record) {
 
 // There is one timer; parts whose deadlines are long look at them at liveness' periods.
 Time Coordinator::NextDeadline() const {
-  if (job_.now < reading_until_) return reading_until_;
+  if (job_.now() < reading_until_) return reading_until_;
   if (nobody_live_since_) {
     return std::min(liveness_.NextDeadline(), *nobody_live_since_ + job_.bounds.Survivor());
   }
@@ -728,10 +712,10 @@ Time Coordinator::NextDeadline() const {
 // A single worker's Ready may be wrong; what a majority said, or the checkpoint, is not.
 msg::Ready Coordinator::Agreed() const {
   msg::Ready agreed;
-  agreed.parameter_count = job_.parameter_count;
-  agreed.state_tensors = job_.state_tensors;
-  agreed.tensors = job_.tensors;
-  agreed.state_names = job_.state_names;
+  agreed.parameter_count = job_.agreed().parameter_count;
+  agreed.state_tensors = job_.agreed().state_tensors;
+  agreed.tensors = job_.agreed().tensors;
+  agreed.state_names = job_.agreed().state_names;
   return agreed;
 }
 
@@ -739,10 +723,10 @@ msg::Ready Coordinator::Agreed() const {
 JobStatus Coordinator::Status(Time now) const {
   JobStatus status;
   status.job_id = job_.start.job_id;
-  status.phase = job_.phase;
+  status.phase = job_.phase();
   status.updates = rounds_.updates();
-  status.loss = job_.train_loss;
-  status.metrics = job_.metrics;
+  status.loss = job_.closed().train_loss;
+  status.metrics = job_.closed().metrics;
   if (evaluation_.last()) status.test_accuracy = evaluation_.last()->accuracy;
   status.samples_per_second = last_closed_.samples_per_second;
   status.contributors = last_closed_.contributors;
@@ -753,12 +737,12 @@ JobStatus Coordinator::Status(Time now) const {
                                      last_closed_.excluded, [this](const WorkerId& worker) {
                                        return job_.members.at(worker).live();
                                      }));
-  status.policy = job_.policy.name;
+  status.policy = job_.policy().name;
   status.reason = last_closed_.reason;
-  status.seconds = job_.SinceStart(now - job_.stopped);
-  status.emulation = {job_.emulation.unit_seconds, slowdowns_.InForce()};
-  status.transport = job_.transport;
-  status.totals = job_.totals;
+  status.seconds = job_.SinceStart(now - job_.stopped());
+  status.emulation = {job_.emulation().unit_seconds, slowdowns_.InForce()};
+  status.transport = job_.transport();
+  status.totals = job_.closed().totals;
   status.resumed = resumed_;
   // The round that is computed is what people watch; between the last commit and the end it is the
   // one that is applied.
@@ -776,9 +760,9 @@ JobStatus Coordinator::Status(Time now) const {
   }
   status.warnings = outliers_.Standing();
   status.waiting_for = rounds_.begun() ? rounds_.Waiting() : first_parameters_.Waiting();
-  if (job_.phase == Phase::kGathering || job_.phase == Phase::kForming) {
+  if (job_.phase() == Phase::kGathering || job_.phase() == Phase::kForming) {
     status.waiting_for = formation_.Waiting();
-  } else if (job_.phase == Phase::kEnding) {
+  } else if (job_.phase() == Phase::kEnding) {
     status.waiting_for = ending_.Waiting();
   }
   for (const Member& member : job_.members.all()) {
@@ -797,7 +781,7 @@ JobStatus Coordinator::Status(Time now) const {
       row.owner = open->delivery().IsOwner(member.id.worker);
     }
     row.unit_seconds = Seconds(member.unit_times.mean);
-    row.silent_seconds = Seconds(now - job_.stopped - member.last_heard);
+    row.silent_seconds = Seconds(now - job_.stopped() - member.last_heard);
     if (member.connected()) row.resident_bytes = member.resident_bytes;
     row.run_seconds = Seconds(member.runs.took);
     if (member.runs.waited) row.input_wait_seconds = Seconds(*member.runs.waited);
@@ -823,7 +807,7 @@ void Coordinator::CheckInvariants() const {
     const Member& member = job_.members.at(WorkerId(slot));
     LOCKSTEP_CHECK(member.id.worker == WorkerId(slot), "slot {} is of worker {}", slot,
                    member.id.worker);
-    LOCKSTEP_CHECK(member.last_heard <= job_.now, "worker {} was heard in time to come", slot);
+    LOCKSTEP_CHECK(member.last_heard <= job_.now(), "worker {} was heard in time to come", slot);
     ++counts[static_cast<std::size_t>(member.state)];
   }
   for (std::size_t state = 0; state < counts.size(); ++state) {
@@ -832,14 +816,14 @@ void Coordinator::CheckInvariants() const {
                    job_.members.Count(static_cast<MemberState>(state)));
   }
   LOCKSTEP_CHECK(
-      job_.leaving.size() <= job_.members.slots() && job_.behind.size() <= job_.members.slots(),
-      "I7: {} members leave and {} are put behind, of {}", job_.leaving.size(), job_.behind.size(),
-      job_.members.slots());
-  LOCKSTEP_CHECK(job_.min_workers >= 1 && job_.min_workers <= job_.start.workers,
-                 "I5: a quorum of {} among {} workers", job_.min_workers, job_.start.workers);
+      job_.leaving().size() <= job_.members.slots() && job_.behind().size() <= job_.members.slots(),
+      "I7: {} members leave and {} are put behind, of {}", job_.leaving().size(),
+      job_.behind().size(), job_.members.slots());
+  LOCKSTEP_CHECK(job_.min_workers() >= 1 && job_.min_workers() <= job_.start.workers,
+                 "I5: a quorum of {} among {} workers", job_.min_workers(), job_.start.workers);
   // One that has passed and that nobody acts on would have the timer go off again and again. (Those
   // of rounds follow from bounds, which may shrink in a step to what the next one acts on.)
-  LOCKSTEP_CHECK(ending_.NextDeadline() > job_.now,
+  LOCKSTEP_CHECK(ending_.NextDeadline() > job_.now(),
                  "a deadline of the end has passed, and nothing has come of it");
   rounds_.CheckInvariants();
   evaluation_.CheckInvariants();

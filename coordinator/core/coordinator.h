@@ -57,7 +57,7 @@ class Coordinator {
   // simulator and the fuzzer, after each step; Step itself checks what costs nothing.
   void CheckInvariants() const;
 
-  bool finished() const { return job_.phase == Phase::kFinished; }
+  bool finished() const { return job_.phase() == Phase::kFinished; }
   // For the progress line and HTTP; costs O(members).
   JobStatus Status(Time now) const;
   // Between workers that are there, as measured when they connected; Members::MeasuredPaths.
@@ -138,7 +138,7 @@ class Coordinator {
   Slowdowns slowdowns_;
   Draining draining_;
 
-  // Asked for by an operator; takes the place of job_.policy between a draft and its commit.
+  // Asked for by an operator; takes the place of job_.policy() between a draft and its commit.
   std::optional<policies::Policy> next_policy_;
   std::optional<Time> short_since_;        // see EndIfShort
   std::optional<Time> nobody_live_since_;  // see AwaitsLevel

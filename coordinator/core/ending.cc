@@ -16,14 +16,14 @@ void Ending::Begin(JobOutcome outcome, bool early, std::string reason) {
   early_ = early;
   reason_ = std::move(reason);
   begun_ = true;
-  copied_by_ = job_->now + job_->timeout;
-  job_->phase = Phase::kEnding;
+  copied_by_ = job_->now() + job_->timeout;
+  job_->phase.Enter(Phase::kEnding);
 }
 
 // The last evaluation and checkpoint need live members, so they come before Finish; digests are
 // asked for with it. A job whose members differ at the end has failed, whatever else it did (I1).
 void Ending::Advance() {
-  if (!begun_ || job_->phase == Phase::kFinished) return;
+  if (!begun_ || job_->phase() == Phase::kFinished) return;
   const bool anybody = job_->members.CountLive() > 0;
   if (!finishing_) {
     if (!anybody || outcome_ != JobOutcome::kCompleted) evaluation_->GiveUp("the job ends");
@@ -39,16 +39,16 @@ void Ending::Advance() {
       // Their time begins when they are back, which their absences' own ends see to.
       const auto absent = [this](const Member& m) { return m.away() && CatchesUp(m); };
       if (job_->members.CountAway() > 0 && std::ranges::any_of(job_->members.all(), absent)) {
-        copied_by_ = std::max(copied_by_, job_->now + job_->timeout);
+        copied_by_ = std::max(copied_by_, job_->now() + job_->timeout);
       }
       if (OthersCatchUp()) return;
     }
-    deadline_ = job_->now + job_->bounds.FinalDigest(job_->parameter_bytes());
+    deadline_ = job_->now() + job_->bounds.FinalDigest(job_->parameter_bytes());
     SayFinish(reason_, /*failed=*/false, early_);
   }
   // Who does not say its digest in time has no vote; that alone is no difference.
   for (const Member& member : job_->members.all()) {
-    if (member.live() && !digests_.contains(member.id) && job_->now < deadline_) return;
+    if (member.live() && !digests_.contains(member.id) && job_->now() < deadline_) return;
   }
   std::string digest;
   std::vector<WorkerId> differ;
@@ -83,7 +83,7 @@ void Ending::SendLastAgain() {
 
 // For a bounded time, and only for those who are heard: I6 holds at the end as well.
 bool Ending::OthersCatchUp() const {
-  return job_->now < copied_by_ &&
+  return job_->now() < copied_by_ &&
          std::ranges::any_of(job_->members.all(), [&](const Member& m) { return CatchesUp(m); });
 }
 
@@ -91,12 +91,12 @@ bool Ending::OthersCatchUp() const {
 bool Ending::CatchesUp(const Member& member) const {
   const bool late =
       member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
-  return member.connected() && late && job_->now - member.last_heard < job_->timeout / 2;
+  return member.connected() && late && job_->now() - member.last_heard < job_->timeout / 2;
 }
 
 // In the order in which Advance waits.
 std::string Ending::Waiting() const {
-  if (!begun_ || job_->phase == Phase::kFinished) return "";
+  if (!begun_ || job_->phase() == Phase::kFinished) return "";
   if (finishing_) {
     for (const Member& member : job_->members.all()) {
       if (member.live() && !digests_.contains(member.id)) {
@@ -124,7 +124,7 @@ std::string Ending::Waiting() const {
 // of its own.
 Time Ending::NextDeadline() const {
   if (finishing_) return deadline_;
-  return begun_ && job_->now < copied_by_ ? copied_by_ : kNever;
+  return begun_ && job_->now() < copied_by_ ? copied_by_ : kNever;
 }
 
 // From now on nobody computes anything but the digest of what it has.
@@ -164,7 +164,7 @@ bool Ending::Agree(std::string* digest, std::vector<WorkerId>* differ) const {
 
 // Also at once and from any phase: what is under way is given up, and the result says what was.
 void Ending::Finish(JobOutcome outcome, const std::string& reason) {
-  if (job_->phase == Phase::kFinished) return;
+  if (job_->phase() == Phase::kFinished) return;
   evaluation_->GiveUp("the job ends");
   checkpointer_->GiveUp();
   if (!finishing_) {
@@ -173,26 +173,26 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   JobResult result;
   result.outcome = outcome;
   result.reason = reason;
-  result.policy = job_->policy.name;
+  result.policy = job_->policy().name;
   result.algorithm = rounds_->algorithm().chosen();
   result.algorithm_reason = rounds_->algorithm().reason();
   result.workers = job_->start.workers;
-  result.totals = job_->totals;
-  result.wall_seconds = job_->SinceStart(job_->now);
-  result.train_loss = job_->train_loss;
-  result.metrics = job_->metrics;
+  result.totals = job_->closed().totals;
+  result.wall_seconds = job_->SinceStart(job_->now());
+  result.train_loss = job_->closed().train_loss;
+  result.metrics = job_->closed().metrics;
   if (const auto& evaluated = evaluation_->last()) {
     result.test_accuracy = evaluated->accuracy;
     result.test_loss = evaluated->loss;
   }
-  result.dataset_digest = job_->dataset_digest;
+  result.dataset_digest = job_->agreed().dataset_digest;
   Agree(&result.params_digest, &result.digest_differs);
   for (const WorkerId worker : result.digest_differs) {
     job_->Log(LogLevel::kWarning, "the final parameters of worker {} differ from the majority's",
               worker);
   }
-  result.transport = job_->transport;
-  result.checkpoint_round = job_->saved_round;
+  result.transport = job_->transport();
+  result.checkpoint_round = job_->saved_round();
   result.paths = job_->members.Paths();
   // Of each slot, over all who have had it: a machine that comes back under another incarnation is
   // one straggler. Its kind is what it has cost most by.
@@ -219,11 +219,11 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
                      return a.held_up_seconds + a.would_have_held_up_seconds >
                             b.held_up_seconds + b.would_have_held_up_seconds;
                    });
-  result.saved_seconds = job_->saved_seconds;
-  result.sent = job_->sent;
-  result.emulation = job_->emulation;
-  job_->phase = Phase::kFinished;
-  job_->out->push_back(JobFinished{std::move(result)});
+  result.saved_seconds = job_->closed().saved_seconds;
+  result.sent = job_->closed().sent;
+  result.emulation = job_->emulation();
+  job_->phase.Enter(Phase::kFinished);
+  job_->Emit(JobFinished{std::move(result)});
 }
 
 }  // namespace lockstep::coordinator

@@ -34,7 +34,7 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
   const bool due =
       last || (section.every_rounds > 0 && (round.value + 1) % section.every_rounds == 0) ||
       (section.every_epochs > 0 && epoch_ended && (epoch.value + 1) % section.every_epochs == 0);
-  if (!due || job_->test_samples == 0) return 0;
+  if (!due || job_->agreed().test_samples == 0) return 0;
   if (current_ && !last) {
     job_->Log(LogLevel::kInfo,
               "round {} is not evaluated: the evaluation after round {} is still under way", round,
@@ -47,10 +47,11 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
   evaluation.id = ++ids_;
   evaluation.round = round;
   evaluation.epoch = epoch;
-  const std::uint64_t chunks =
-      std::min(job_->test_samples, kChunksPerMember * std::max(job_->members.CountLive(), 1u));
+  const std::uint64_t chunks = std::min(job_->agreed().test_samples,
+                                        kChunksPerMember * std::max(job_->members.CountLive(), 1u));
   for (std::uint64_t i = 0; i < chunks; ++i) {
-    const SampleRange range{job_->test_samples * i / chunks, job_->test_samples * (i + 1) / chunks};
+    const SampleRange range{job_->agreed().test_samples * i / chunks,
+                            job_->agreed().test_samples * (i + 1) / chunks};
     evaluation.chunks.push_back(Chunk{range});
   }
   evaluation.left = evaluation.chunks.size();
@@ -83,7 +84,7 @@ void Evaluation::Give(Member& member) {
     // To another one than has it: that one was silent with it.
     for (Chunk& candidate : evaluation.chunks) {
       const bool stuck =
-          !candidate.with || candidate.given + job_->bounds.EvaluationChunk() <= job_->now;
+          !candidate.with || candidate.given + job_->bounds.EvaluationChunk() <= job_->now();
       if (!candidate.done && stuck && candidate.with != member.id) {
         chunk = &candidate;
         break;
@@ -93,7 +94,7 @@ void Evaluation::Give(Member& member) {
   if (chunk == nullptr) return;
   LOCKSTEP_CHECK(!chunk->done && chunk->range.size() > 0, "a chunk is given out for nothing");
   chunk->with = member.id;
-  chunk->given = job_->now;
+  chunk->given = job_->now();
   if (std::ranges::find(chunk->asked, member.id) == chunk->asked.end()) {
     chunk->asked.push_back(member.id);
   }
@@ -117,7 +118,7 @@ Status Evaluation::On(Member& from, const msg::EvaluationResult& message) {
   // One that was given out twice counts once, whoever was first: the snapshots are the same (I1).
   if (!chunk->done) {
     chunk->done = true;
-    if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now - chunk->given);
+    if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now() - chunk->given);
     evaluation.loss_sum += message.loss_sum;
     evaluation.correct += message.correct;
     LOCKSTEP_CHECK(evaluation.left > 0, "an evaluation has more results than chunks");
@@ -143,13 +144,13 @@ void Evaluation::OnClosed(RoundId round) {
 void Evaluation::RecordIfPossible() {
   const Current& evaluation = *current_;
   if (evaluation.left > 0 || !evaluation.closed) return;
-  LOCKSTEP_CHECK(evaluation.correct <= job_->test_samples, "{} samples of {} are right",
-                 evaluation.correct, job_->test_samples);
-  const auto samples = static_cast<double>(job_->test_samples);
-  last_ = EvaluationRecord{evaluation.round, evaluation.epoch, job_->test_samples,
+  LOCKSTEP_CHECK(evaluation.correct <= job_->agreed().test_samples, "{} samples of {} are right",
+                 evaluation.correct, job_->agreed().test_samples);
+  const auto samples = static_cast<double>(job_->agreed().test_samples);
+  last_ = EvaluationRecord{evaluation.round, evaluation.epoch, job_->agreed().test_samples,
                            evaluation.loss_sum / samples,
                            static_cast<double>(evaluation.correct) / samples};
-  job_->out->push_back(EvaluationDone{*last_});
+  job_->Emit(EvaluationDone{*last_});
   current_.reset();
 }
 
@@ -193,8 +194,8 @@ void Evaluation::CheckInvariants() const {
     end = chunk.range.to;
     left += chunk.done ? 0 : 1;
   }
-  LOCKSTEP_CHECK(end == job_->test_samples, "{} samples of {} are evaluated", end,
-                 job_->test_samples);
+  LOCKSTEP_CHECK(end == job_->agreed().test_samples, "{} samples of {} are evaluated", end,
+                 job_->agreed().test_samples);
   LOCKSTEP_CHECK(left == current_->left, "{} chunks are to be evaluated, not {}", left,
                  current_->left);
   LOCKSTEP_CHECK(current_->chunks.size() <= kChunksPerMember * job_->members.slots(),

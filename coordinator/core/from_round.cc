@@ -21,7 +21,7 @@ bool ContinuesEvenly(const UnitTiming& next, const UnitTiming& unit) {
 // A round of fine units has hundreds, of which it is mostly known only when their run was computed.
 void RecordUnits(const Job& job, WorkerId worker, const SealedPart& part, RoundRecord* record) {
   const auto since_start = [&](std::int64_t worker_ns) {
-    return job.SinceStart(part.clock.ToOurs(worker_ns) - job.stopped);
+    return job.SinceStart(part.clock.ToOurs(worker_ns) - job.stopped());
   };
   std::size_t run = 0;
   std::uint64_t left = 0;  // of the run
@@ -104,7 +104,7 @@ RoundRecord MakeRecord(const Job& job, const ClosedRound& closed) {
     if (sealed.sent.early > 0) {
       record.sending.insert_or_assign(
           record.sending.end(), worker,
-          job.SinceStart(sealed.clock.ToOurs(sealed.sent.since_ns) - job.stopped));
+          job.SinceStart(sealed.clock.ToOurs(sealed.sent.since_ns) - job.stopped()));
     }
     // Parts are in the order of their workers.
     record.ready.insert_or_assign(record.ready.end(), worker, job.SinceStart(sealed.ready_at));
@@ -158,9 +158,10 @@ std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves) {
   return samples;
 }
 
-void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job) {
+void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccount* account,
+               Members* members) {
   const CommittedRound& round = closed.round;
-  Totals& totals = job->totals;
+  Totals& totals = account->totals;
   totals.rounds += 1;
   totals.samples_counted += record.samples;
   totals.samples_requeued += SizeOf(record.requeued);
@@ -170,10 +171,10 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job) {
   totals.samples_dropped += closed.never_counted;
   totals.samples_moved += SamplesMoved(record.moved);
   totals.epochs = closed.epochs;
-  job->sent.bytes += record.sent.bytes;
-  job->sent.early_bytes += record.sent.early_bytes;
-  job->train_loss = record.loss;
-  job->metrics = record.metrics;
+  account->sent.bytes += record.sent.bytes;
+  account->sent.early_bytes += record.sent.early_bytes;
+  account->train_loss = record.loss;
+  account->metrics = record.metrics;
 
   const RoundWork& work = round.work();
   const CommittedRound::History& history = round.history();
@@ -191,7 +192,7 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job) {
   const std::uint32_t most = planned > 0 ? (units + planned - 1) / planned : 0;
   Time last_possible = history.first_committed_at;
   for (const WorkerShare& share : work.shares()) {
-    Member& member = job->members.at(share.member.worker);
+    Member& member = members->at(share.member.worker);
     if (member.id != share.member) continue;
     const policies::WorkerView& view = *work.WorkerViewOf(share.member.worker);
     if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
@@ -211,7 +212,7 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job) {
   }
   // A relaxed round waits for nobody, and is no part of a job that would have waited for all.
   if (work.relaxed()) return;
-  job->saved_seconds += Seconds(last_possible - history.first_committed_at);
+  account->saved_seconds += Seconds(last_possible - history.first_committed_at);
   if (finished.size() < 2) return;
 
   const auto middle = finished.begin() + static_cast<std::ptrdiff_t>((finished.size() - 1) / 2);
@@ -223,7 +224,7 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job) {
     if (last == nullptr || *view.finished_at > *last->finished_at) last = &view;
   }
   if (last == nullptr || last->parts.empty() || *last->finished_at <= median) return;
-  Member& slowest = job->members.at(last->member.worker);
+  Member& slowest = members->at(last->member.worker);
   if (slowest.id != last->member) return;
   const Time ready = std::min(last->parts.back().ready_at, *last->finished_at);
   slowest.blocked_by_compute += std::max(ready - median, Duration{});

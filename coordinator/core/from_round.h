@@ -16,8 +16,9 @@ RoundRecord MakeRecord(const Job& job, const ClosedRound& closed);
 // round, in their order.
 std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves);
 
-// Adds the closed round to the job's totals and to the members' statistics: who contributed, who
+// Adds the closed round to the job's account and to the members' statistics: who contributed, who
 // blocked the others, and how much longer waiting for all would have taken.
-void NoteRound(const ClosedRound& closed, const RoundRecord& record, Job* job);
+void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccount* account,
+               Members* members);
 
 }  // namespace lockstep::coordinator

@@ -8,13 +8,75 @@
 #include "base/schedule.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// With a checkpoint everything that workers would have to agree on is known already: they are
+// measured against it.
+Agreement AgreedBy(const StartParameters& start) {
+  if (!start.resume) return {};
+  const JobState& state = *start.resume;
+  return {.settled = true,
+          .by = "the checkpoint",
+          .dataset_digest = state.dataset_digest,
+          .train_samples = state.sampler.epoch_samples,
+          .test_samples = state.test_samples,
+          .parameter_count = state.parameter_count,
+          .state_tensors = state.state_tensors,
+          .tensors = state.tensors,
+          .state_names = state.state_names,
+          .initial_digest = {},
+          .own_parameters = false};
+}
+
+ClosedAccount ClosedBefore(const StartParameters& start) {
+  if (!start.resume) return {};
+  return {.totals = start.resume->totals,
+          .train_loss = start.train_loss,
+          .metrics = start.metrics,
+          .saved_seconds = 0,
+          .sent = {}};
+}
+
+std::optional<RoundId> SavedBefore(const StartParameters& start) {
+  if (!start.resume) return std::nullopt;
+  return RoundId(start.resume->next_round.value - 1);
+}
+
+}  // namespace
+
+void JobPhase::Enter(Phase next) {
+  const bool anew = phase_ == Phase::kForming && next == Phase::kGathering;
+  LOCKSTEP_CHECK(
+      next == Phase::kFinished || anew || static_cast<int>(next) == static_cast<int>(phase_) + 1,
+      "a job that is {} does not become {}", Name(phase_), Name(next));
+  phase_ = next;
+}
+
+Job::Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum)
+    : start(std::move(parameters)),
+      timeout(FromSeconds(start.config.liveness.timeout_s)),
+      policy(std::move(rules)),
+      min_workers(quorum),
+      members(start.workers),
+      bounds(timeout),
+      agreed(AgreedBy(start)),
+      closed(ClosedBefore(start)),
+      saved_round(SavedBefore(start)),
+      emulation(Emulation{start.config.emulate.unit_time_s, {}}) {}
+
+std::optional<Leaving> Job::Take(std::deque<Leaving>& from) {
+  if (from.empty()) return std::nullopt;
+  Leaving next = std::move(from.front());
+  from.pop_front();
+  return next;
+}
 
 // Said once for each time that it is missing, not at each event at which it still is.
 bool Job::HasQuorum() {
-  const bool enough = members.CountLive() > 0 && members.CountPresent() >= min_workers;
-  if (!enough && !waits_for_quorum) Log(LogLevel::kWarning, "{}", QuorumText());
-  if (enough && waits_for_quorum) Log(LogLevel::kInfo, "enough workers are there again");
-  waits_for_quorum = !enough;
+  const bool enough = members.CountLive() > 0 && members.CountPresent() >= min_workers();
+  if (!enough && !waits_for_quorum()) Log(LogLevel::kWarning, "{}", QuorumText());
+  if (enough && waits_for_quorum()) Log(LogLevel::kInfo, "enough workers are there again");
+  waits_for_quorum.Write() = !enough;
   return enough;
 }
 
@@ -28,13 +90,13 @@ std::string Job::QuorumText() const {
   return fmt::format(
       "{} of at least {} workers are there; waiting for worker {}{}; with job.min_workers = {} the "
       "job would go on without",
-      members.CountPresent(), min_workers, missing, QuorumPatience().Words(),
+      members.CountPresent(), min_workers(), missing, QuorumPatience().Words(),
       std::max(members.CountPresent(), 1u));
 }
 
 std::string Job::ResumeText() const {
-  if (!saved_round) return {};
-  return fmt::format("; the job can be resumed from its checkpoint after round {}", *saved_round);
+  if (!saved_round()) return {};
+  return fmt::format("; the job can be resumed from its checkpoint after round {}", *saved_round());
 }
 
 std::string Job::AwayText() const {
@@ -49,7 +111,7 @@ std::string Job::AwayText() const {
 }
 
 Patience Job::QuorumPatience() const {
-  if (start.resume && totals.rounds == start.resume->totals.rounds) {
+  if (start.resume && closed().totals.rounds == start.resume->totals.rounds) {
     return {"job.join_timeout", start.config.job.join_timeout_s};
   }
   return {"job.quorum_timeout", start.config.job.quorum_timeout_s};
@@ -65,7 +127,7 @@ std::string Patience::Words() const {
 float Job::ScheduledRate(double position) const {
   const JobConfig& config = start.config;
   const std::uint64_t in_epoch =
-      (train_samples + config.job.global_batch - 1) / config.job.global_batch;
+      (agreed().train_samples + config.job.global_batch - 1) / config.job.global_batch;
   const std::uint64_t total =
       config.job.rounds > 0 ? config.job.rounds : std::max(config.job.epochs, 1u) * in_epoch;
   const double rate =

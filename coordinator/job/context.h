@@ -19,6 +19,7 @@
 #include "base/time.h"
 #include "coordinator/job/bounds.h"
 #include "coordinator/job/members.h"
+#include "coordinator/job/owned.h"
 #include "coordinator/job/step_io.h"
 #include "policies/policy.h"
 
@@ -29,12 +30,16 @@ inline Error Violation(std::string what) { return {ErrorCode::kInvalid, std::mov
 
 // Somebody whom the job goes on without. Noted where it is found out, done in Coordinator::TakeOut.
 struct Leaving {
+  enum class Kind : std::uint8_t {
+    kPutOut,
+    kRefused,       // what it was given is wrong: it need not come back as it is
+    kByItself,      // it has said so
+    kDisconnected,  // its connection has ended by itself
+    kBroken,        // it has broken the protocol
+  };
   MemberId member;
   std::string reason;
-  bool refuse = false;        // what it was given is wrong: it need not come back as it is
-  bool by_itself = false;     // it has said so
-  bool disconnected = false;  // its connection has ended by itself
-  bool broken = false;        // it has broken the protocol
+  Kind kind = Kind::kPutOut;
 };
 
 // How long a job waits for its quorum, and the option that says so.
@@ -44,34 +49,11 @@ struct Patience {
   std::string Words() const;  // ", for at most 60s (job.join_timeout)", or nothing
 };
 
-// Invariants: `now` never goes back; `out` is the step's, and set while one runs; `leaving` and
-// `behind` are empty between two steps, but while nobody is judged after a stop of this process;
-// orders, pings and formations have ever higher numbers, so that an answer names what it answers.
-struct Job {
-  Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum)
-      : start(std::move(parameters)),
-        policy(std::move(rules)),
-        min_workers(quorum),
-        members(start.workers),
-        timeout(FromSeconds(start.config.liveness.timeout_s)),
-        bounds(timeout) {
-    emulation.unit_seconds = start.config.emulate.unit_time_s;
-  }
-
-  const StartParameters start;
-  policies::Policy policy;  // that plans and closes rounds; exchanged only between two plans
-  // I5: no commit with fewer live members. 1 to --workers; an exchange of policies never raises it.
-  std::uint32_t min_workers;
-  Members members;
-  const Duration timeout;
-  Bounds bounds;
-
-  // Only onwards: gathering, forming, training, ending, finished.
-  Phase phase = Phase::kGathering;
-  std::string transport;         // of the whole job, once it is formed
-  std::uint32_t formations = 0;  // numbers of Form handed out
-  // What all agree on: set by the checkpoint or by the majority of the workers that are ready.
-  bool agreed = false;
+// What all workers of the job agree on: set by the checkpoint, or by the majority of the workers
+// that are ready (Admission).
+struct Agreement {
+  bool settled = false;
+  std::string by;  // for people: "2 of 3 workers", "the checkpoint"
   std::string dataset_digest;
   std::uint64_t train_samples = 0;
   std::uint64_t test_samples = 0;
@@ -81,41 +63,93 @@ struct Job {
   std::vector<std::string> state_names;
   std::string initial_digest;
   bool own_parameters = false;  // those of one worker are everybody's (first_parameters.h)
-  std::string agreed_by;        // for people: "2 of 3 workers", "the checkpoint"
-  // Of closed rounds only: what a resumed job goes on with (I2).
+};
+
+// Of closed rounds only: what a resumed job goes on with (I2), and what the summary says.
+struct ClosedAccount {
   Totals totals;
   std::optional<double> train_loss;
-  std::vector<Metric> metrics;         // of the last closed round
-  std::optional<RoundId> saved_round;  // the newest checkpoint is that after this round
+  std::vector<Metric> metrics;  // of the last closed round
   double saved_seconds = 0;
   SentRecord sent;
-  Emulation emulation;
+};
+
+//   gathering <--> forming --> training --> ending --> finished
+//
+// A formation gathers anew when somebody leaves it. From any phase the job may finish.
+class JobPhase {
+ public:
+  Phase operator()() const { return phase_; }
+
+ private:
+  friend class Formation;    // gathering, forming
+  friend class Coordinator;  // training
+  friend class Ending;       // ending, finished
+  void Enter(Phase next);
+
+  Phase phase_ = Phase::kGathering;
+};
+
+// Each field has one writer, which is named beside it. Members and Bounds keep accounts of their
+// own.
+//
+// Invariants: `now` never goes back; `out` is the step's, and set while one runs; `leaving` and
+// `behind` are empty between two steps, but while nobody is judged after a stop of this process;
+// orders, pings and formations have ever higher numbers, so that an answer names what it answers.
+struct Job {
+  Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum);
+
+  const StartParameters start;
+  const Duration timeout;
+  // That plans and closes rounds; exchanged only between two plans.
+  Owned<policies::Policy, class Coordinator> policy;
+  // I5: no commit with fewer live members. 1 to --workers; an exchange of policies never raises it.
+  Owned<std::uint32_t, class Coordinator> min_workers;
+  Members members;
+  Bounds bounds;
+
+  JobPhase phase;
+  Owned<std::string, class Formation> transport;  // of the whole job, once it is formed
+  Owned<Agreement, class Admission> agreed;
+  Owned<ClosedAccount, class Coordinator> closed;
+  // The newest checkpoint is that after this round.
+  Owned<std::optional<RoundId>, class Checkpointer> saved_round;
+  Owned<Emulation, class Slowdowns> emulation;
+  Owned<bool, class OpenRound> said_metric_left_out;  // once for the job
+  // The latest time that two did not reach each other any more.
+  Owned<Time, class Pipeline> edge_broke_at;
 
   // Time as the parts see it: the stops of this process are cut out, so that nobody looks late
   // because the coordinator slept.
-  Time now;
-  Duration stopped{};
-  Actions* out = nullptr;
+  Owned<Time, class Coordinator> now;
+  Owned<Duration, class Coordinator> stopped;
+  Owned<Actions*, class Coordinator> out;
 
-  std::deque<Leaving> leaving;  // at most one for each member
-  std::deque<Leaving> behind;   // the same
-  std::uint64_t ping_sequence = 0;
-  std::uint32_t orders = 0;  // the number of the last one, see base/messages.h
+  Owned<std::deque<Leaving>, Job> leaving;  // at most one for each member
+  Owned<std::deque<Leaving>, Job> behind;   // the same
   // What ends the job as failed, at the end of this step; the first reason stands.
-  std::optional<std::string> failure;
-  bool waits_for_quorum = false;
-  bool said_metric_left_out = false;  // once for the job
-  Time edge_broke_at;                 // the latest time that two did not reach each other any more
+  Owned<std::optional<std::string>, Job> failure;
+  Owned<bool, Job> waits_for_quorum;
+  // The numbers of the last ones.
+  Owned<std::uint32_t, Job> formations;  // Form
+  Owned<std::uint32_t, Job> orders;      // see base/messages.h
+  Owned<std::uint64_t, Job> pings;
 
-  std::uint64_t parameter_bytes() const { return 4 * parameter_count; }
-  double SinceStart(Time t) const { return Seconds(t + stopped - start.started); }
+  std::uint64_t parameter_bytes() const { return 4 * agreed().parameter_count; }
+  double SinceStart(Time t) const { return Seconds(t + stopped() - start.started); }
 
+  std::uint32_t NextFormation() { return ++formations.Write(); }
+  std::uint32_t NextOrder() { return ++orders.Write(); }
+
+  void Emit(Action action) {
+    LOCKSTEP_CHECK(out() != nullptr, "an action outside of a step");
+    out()->push_back(std::move(action));
+  }
   // Messages to one worker arrive in the order in which they are sent, over one connection: a
   // worker never hears of a round before it has heard of the one before.
   void Send(const Member& to, msg::ToWorker message) {
-    LOCKSTEP_CHECK(out != nullptr, "a message outside of a step");
-    out->push_back(coordinator::Send{{to.connection},
-                                     std::make_shared<const msg::ToWorker>(std::move(message))});
+    Emit(coordinator::Send{{to.connection},
+                           std::make_shared<const msg::ToWorker>(std::move(message))});
   }
   void Send(std::span<const MemberId> to, msg::ToWorker message) {
     Send(to, std::make_shared<const msg::ToWorker>(std::move(message)));
@@ -123,37 +157,31 @@ struct Job {
   void Send(std::span<const MemberId> to, std::shared_ptr<const msg::ToWorker> message) {
     std::vector<ConnectionId> connections = members.Connections(to);
     if (!connections.empty()) {
-      out->push_back(coordinator::Send{std::move(connections), std::move(message)});
+      Emit(coordinator::Send{std::move(connections), std::move(message)});
     }
   }
   template <class... Args>
   void Log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
-    LOCKSTEP_CHECK(out != nullptr, "a line of the log outside of a step");
-    out->push_back(LogLine{level, fmt::format(format, std::forward<Args>(args)...)});
+    Emit(LogLine{level, fmt::format(format, std::forward<Args>(args)...)});
   }
-  // The member is out from now on; the others learn it at the end of this step.
-  void Evict(Member& member, std::string reason, bool refuse = false) {
+  // The member is out from now on; the others learn it at the end of this step. Nothing where it is
+  // out already.
+  void Evict(Member& member, std::string reason, Leaving::Kind kind = Leaving::Kind::kPutOut) {
     if (!member.connected()) return;
     member.leaving = true;
-    leaving.push_back({member.id, std::move(reason), refuse});
-  }
-  void Disconnected(Member& member, const std::string& reason) {
-    if (!member.connected()) return;
-    Evict(member, reason);
-    leaving.back().disconnected = true;
+    leaving.Write().push_back({member.id, std::move(reason), kind});
   }
   void BrokeProtocol(Member& member, const std::string& what) {
-    if (!member.connected()) return;
-    Evict(member, "it broke the protocol: it " + what);
-    leaving.back().broken = true;
+    Evict(member, "it broke the protocol: it " + what, Leaving::Kind::kBroken);
   }
   // It is not live from now on, and catches up when it is heard. What it was last known to have it
   // still has, unless it is in doubt.
   void PutBehind(Member& member, std::string reason) {
     if (member.state == MemberState::kBehind || !member.connected()) return;
-    LOCKSTEP_CHECK(behind.size() < members.slots(), "I7: {} members are put behind", behind.size());
-    members.SetState(member, MemberState::kBehind, now);
-    behind.push_back({member.id, std::move(reason)});
+    LOCKSTEP_CHECK(behind().size() < members.slots(), "I7: {} members are put behind",
+                   behind().size());
+    members.SetState(member, MemberState::kBehind, now());
+    behind.Write().push_back({member.id, std::move(reason)});
   }
   // Its parameters are not, or may not be, those that everybody has.
   void PutInDoubt(Member& member, std::string reason) {
@@ -161,7 +189,7 @@ struct Job {
     member.in_doubt = member.state == MemberState::kBehind;
   }
   void Ping(const Member& member) {
-    Send(member, msg::Ping{++ping_sequence, (now + stopped).time_since_epoch().count()});
+    Send(member, msg::Ping{++pings.Write(), (now() + stopped()).time_since_epoch().count()});
   }
   void Ping(WorkerId worker) {
     if (members.at(worker).connected()) Ping(members.at(worker));
@@ -173,7 +201,7 @@ struct Job {
   // An edge also breaks when an end of it dies; who has been heard since the last one broke has
   // not.
   bool HeardSinceEdgeBroke(WorkerId worker) const {
-    return members.at(worker).last_heard > edge_broke_at;
+    return members.at(worker).last_heard > edge_broke_at();
   }
   // I5: so many are live that a round may be committed. Says when that changes.
   bool HasQuorum();
@@ -192,8 +220,15 @@ struct Job {
   // Of a commit: workers take no other.
   Status CheckScalars(const msg::Commit& commit) const;
   void Fail(std::string reason) {
-    if (!failure) failure = std::move(reason);
+    if (!failure()) failure.Write() = std::move(reason);
   }
+
+ private:
+  friend class Coordinator;
+  // The next one to be taken out, or to be told that it is behind.
+  std::optional<Leaving> TakeLeaving() { return Take(leaving.Write()); }
+  std::optional<Leaving> TakeBehind() { return Take(behind.Write()); }
+  static std::optional<Leaving> Take(std::deque<Leaving>& from);
 };
 
 // Why nobody who says this Hello can be in any job of this coordinator; empty: it can.

@@ -15,7 +15,7 @@ Status Absences::On(Member& from, const msg::Away& message) {
   if (at_most <= Duration{} || at_most > kMostAbsence) {
     return Error{ErrorCode::kInvalid, "is away without an end"};
   }
-  job_->members.SetAbsence(from, Absence{job_->now, job_->now + at_most, message.reason});
+  job_->members.SetAbsence(from, Absence{job_->now(), job_->now() + at_most, message.reason});
   from.unfinished_run.reset();
   rounds_->NoteAbsence(from);
   job_->Log(LogLevel::kDebug, "worker {} is away for at most {:g} s: {}", from.id.worker,
@@ -25,7 +25,7 @@ Status Absences::On(Member& from, const msg::Away& message) {
 
 Status Absences::On(Member& from, const msg::Back& /*message*/) {
   if (!from.away()) return {};
-  const Duration took = job_->now - from.absence->since;
+  const Duration took = job_->now() - from.absence->since;
   job_->Log(took >= kWorthALine ? LogLevel::kInfo : LogLevel::kDebug,
             "worker {} is back after {:.1f} s: {}", from.id.worker, Seconds(took),
             from.absence->reason);
@@ -36,7 +36,7 @@ Status Absences::On(Member& from, const msg::Back& /*message*/) {
 void Absences::Advance() {
   if (job_->members.CountAway() == 0) return;
   for (Member& member : job_->members.all()) {
-    if (!member.away() || job_->now < member.absence->until) continue;
+    if (!member.away() || job_->now() < member.absence->until) continue;
     job_->Log(LogLevel::kWarning,
               "worker {} is away for longer than the {:g} s that it said ({}): from now on it is "
               "expected to get on",
@@ -49,7 +49,7 @@ void Absences::Advance() {
 // What it does next is measured from here.
 void Absences::End(Member& member) {
   job_->members.SetAbsence(member, std::nullopt);
-  member.last_progress = job_->now;
+  member.last_progress = job_->now();
   joining_->OnBack(member.id);
   rounds_->NoteAbsence(member);
 }

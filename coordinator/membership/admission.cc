@@ -60,12 +60,12 @@ std::string Less(const std::vector<std::string>& parts, const std::vector<std::s
 // The data are the first part; what a program wants to be the same beside them comes behind.
 std::string OtherData(const Job& job, WorkerId worker, const msg::Ready& ready) {
   const std::vector<std::string> its = PartsOf(ready.dataset_digest);
-  const std::vector<std::string> ours = PartsOf(job.dataset_digest);
+  const std::vector<std::string> ours = PartsOf(job.agreed().dataset_digest);
   if (its.front() != ours.front()) {
     return fmt::format("the data of worker {} have the digest {}, those of {} have {}", worker,
-                       its.front(), job.agreed_by, ours.front());
+                       its.front(), job.agreed().by, ours.front());
   }
-  return fmt::format("worker {} has {}, {} has {}", worker, Less(its, ours), job.agreed_by,
+  return fmt::format("worker {} has {}, {} has {}", worker, Less(its, ours), job.agreed().by,
                      Less(ours, its));
 }
 
@@ -73,8 +73,8 @@ std::string OtherData(const Job& job, WorkerId worker, const msg::Ready& ready) 
 // it had, or only since then.
 std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
   const std::uint64_t batch = job.start.config.job.global_batch;
-  if (!job.start.resume || train_samples == job.train_samples || train_samples % batch != 0 ||
-      job.train_samples % batch == 0) {
+  if (!job.start.resume || train_samples == job.agreed().train_samples ||
+      train_samples % batch != 0 || job.agreed().train_samples % batch == 0) {
     return {};
   }
   return fmt::format(
@@ -84,22 +84,23 @@ std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
 }
 
 std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& ready) {
-  if (ready.dataset_digest != job.dataset_digest) return OtherData(job, worker, ready);
+  if (ready.dataset_digest != job.agreed().dataset_digest) return OtherData(job, worker, ready);
   const auto differs = [&](std::string_view what, std::uint64_t its, std::uint64_t ours) {
     return its == ours ? std::string()
                        : fmt::format("worker {} has {} {}, {} has {}", worker, its, what,
-                                     job.agreed_by, ours);
+                                     job.agreed().by, ours);
   };
   for (const std::string& text :
-       {differs("training samples", ready.train_samples, job.train_samples) +
+       {differs("training samples", ready.train_samples, job.agreed().train_samples) +
             OfWholeBatches(job, ready.train_samples),
-        differs("test samples", ready.test_samples, job.test_samples),
-        differs("parameters", ready.parameter_count, job.parameter_count),
-        differs("tensors of optimizer state", ready.state_tensors, job.state_tensors)}) {
+        differs("test samples", ready.test_samples, job.agreed().test_samples),
+        differs("parameters", ready.parameter_count, job.agreed().parameter_count),
+        differs("tensors of optimizer state", ready.state_tensors, job.agreed().state_tensors)}) {
     if (!text.empty()) return text;
   }
-  for (std::size_t i = 0; i < std::max(ready.tensors.size(), job.tensors.size()); ++i) {
-    if (i < ready.tensors.size() && i < job.tensors.size() && ready.tensors[i] == job.tensors[i]) {
+  for (std::size_t i = 0; i < std::max(ready.tensors.size(), job.agreed().tensors.size()); ++i) {
+    if (i < ready.tensors.size() && i < job.agreed().tensors.size() &&
+        ready.tensors[i] == job.agreed().tensors[i]) {
       continue;
     }
     const auto name = [i](const std::vector<TensorInfo>& tensors) {
@@ -107,15 +108,16 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
       return tensors[i].name + " " + InWords(tensors[i].shape);
     };
     return fmt::format("worker {} has {} where {} has {}", worker, name(ready.tensors),
-                       job.agreed_by, name(job.tensors));
+                       job.agreed().by, name(job.agreed().tensors));
   }
-  const bool begins = job.phase == Phase::kGathering || job.phase == Phase::kForming;
+  const bool begins = job.phase() == Phase::kGathering || job.phase() == Phase::kForming;
   if (begins && !BeginsAlike(job, ready)) {
     return BeginsOtherwise(job, worker, ready);
   }
-  if (ready.state_names != job.state_names) {
+  if (ready.state_names != job.agreed().state_names) {
     return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
-                       InWords(ready.state_names), job.agreed_by, InWords(job.state_names));
+                       InWords(ready.state_names), job.agreed().by,
+                       InWords(job.agreed().state_names));
   }
   return {};
 }
@@ -131,23 +133,24 @@ bool SameData(const msg::Ready& a, const msg::Ready& b) {
 }  // namespace
 
 bool BeginsAlike(const Job& job, const msg::Ready& ready) {
-  return BeginAlike(job, ready, job.own_parameters, job.initial_digest);
+  return BeginAlike(job, ready, job.agreed().own_parameters, job.agreed().initial_digest);
 }
 
 std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready) {
-  if (ready.own_parameters != job.own_parameters) {
+  if (ready.own_parameters != job.agreed().own_parameters) {
     const auto which = [](bool own) { return own ? "of its own" : "that all are to have"; };
     return fmt::format("worker {} comes with parameters {}, {} with parameters {}", worker,
-                       which(ready.own_parameters), job.agreed_by, which(job.own_parameters));
+                       which(ready.own_parameters), job.agreed().by,
+                       which(job.agreed().own_parameters));
   }
   return fmt::format(
       "worker {} begins with other parameters than {}: let all draw them from one seed or read "
       "them from one file",
-      worker, job.agreed_by);
+      worker, job.agreed().by);
 }
 
-bool AgreeOnData(Job* job) {
-  if (job->agreed) return true;
+bool Admission::AgreeOnData(Job* job) {
+  if (job->agreed().settled) return true;
   std::vector<std::vector<Member*>> camps;  // each of one mind
   std::size_t ready = 0;
   for (Member& member : job->members.all()) {
@@ -167,16 +170,17 @@ bool AgreeOnData(Job* job) {
   const auto largest = std::ranges::max_element(
       camps, {}, [](const std::vector<Member*>& camp) { return camp.size(); });
   const msg::Ready& theirs = largest->front()->ready;
-  job->dataset_digest = theirs.dataset_digest;
-  job->train_samples = theirs.train_samples;
-  job->test_samples = theirs.test_samples;
-  job->parameter_count = theirs.parameter_count;
-  job->state_tensors = theirs.state_tensors;
-  job->tensors = theirs.tensors;
-  job->state_names = theirs.state_names;
-  job->initial_digest = theirs.initial_digest;
-  job->own_parameters = theirs.own_parameters;
-  job->agreed_by = fmt::format("{} of {} workers", largest->size(), ready);
+  Agreement& agreed = job->agreed.Write();
+  agreed.dataset_digest = theirs.dataset_digest;
+  agreed.train_samples = theirs.train_samples;
+  agreed.test_samples = theirs.test_samples;
+  agreed.parameter_count = theirs.parameter_count;
+  agreed.state_tensors = theirs.state_tensors;
+  agreed.tensors = theirs.tensors;
+  agreed.state_names = theirs.state_names;
+  agreed.initial_digest = theirs.initial_digest;
+  agreed.own_parameters = theirs.own_parameters;
+  agreed.by = fmt::format("{} of {} workers", largest->size(), ready);
   const bool majority = 2 * largest->size() > ready;
   for (const std::vector<Member*>& camp : camps) {
     if (&camp == &*largest) continue;
@@ -186,28 +190,28 @@ bool AgreeOnData(Job* job) {
         job->Fail(differs + ": no majority says which is right");
         return false;
       }
-      job->Evict(*member, std::move(differs), true);
+      job->Evict(*member, std::move(differs), Leaving::Kind::kRefused);
     }
   }
-  job->agreed = true;
+  agreed.settled = true;
   return camps.size() == 1;
 }
 
 void Admission::OnConnected(ConnectionId connection, std::string address) {
   if (strangers_.size() >= Bound()) {
-    job_->out->push_back(Close{connection, "too many connections that have not said who they are"});
+    job_->Emit(Close{connection, "too many connections that have not said who they are"});
     return;
   }
-  strangers_[connection] = {std::move(address), job_->now};
+  strangers_[connection] = {std::move(address), job_->now()};
 }
 
 void Admission::Refuse(ConnectionId connection, std::string reason, bool try_again) {
-  if (refusals_.Allow(job_->now))
+  if (refusals_.Allow(job_->now()))
     job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
   strangers_.erase(connection);
-  job_->out->push_back(coordinator::Send{
+  job_->Emit(coordinator::Send{
       {connection}, std::make_shared<const msg::ToWorker>(msg::Refuse{reason, try_again})});
-  job_->out->push_back(Close{connection, std::move(reason)});
+  job_->Emit(Close{connection, std::move(reason)});
 }
 
 std::string Admission::OtherSettings(const msg::Hello& hello) const {
@@ -234,12 +238,12 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   if (hello == nullptr) return Refuse(connection, "the first message is not Hello");
   if (std::string other = OtherProtocol(*hello); !other.empty())
     return Refuse(connection, std::move(other));
-  if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) {
+  if (job_->phase() == Phase::kEnding || job_->phase() == Phase::kFinished) {
     return Refuse(connection, "the job is ending", true);
   }
   if (std::string difference = OtherSettings(*hello); !difference.empty())
     return Refuse(connection, std::move(difference));
-  Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now);
+  Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now());
   if (member == nullptr) {
     return Refuse(connection,
                   fmt::format("all {} workers of the job are there", job_->start.workers), true);
@@ -254,7 +258,7 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   job_->Send(*member,
              msg::Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
                           job_->start.config_text, job_->start.workers,
-                          (job_->now + job_->stopped - job_->start.started).count()});
+                          (job_->now() + job_->stopped() - job_->start.started).count()});
   job_->Ping(*member);
 }
 
@@ -263,14 +267,14 @@ Status Admission::On(Member& from, const msg::Ready& message) {
     return Error{ErrorCode::kInvalid, "said Ready twice"};
   }
   if (message.train_samples == 0 || message.parameter_count == 0) {
-    job_->Evict(from, "it has no training samples or no parameters", true);
+    job_->Evict(from, "it has no training samples or no parameters", Leaving::Kind::kRefused);
     return {};
   }
   if (message.train_samples > msg::kMaxSamples || message.test_samples > msg::kMaxSamples) {
     job_->Evict(from,
                 fmt::format("it has {} training samples and {} test samples, of at most {} each",
                             message.train_samples, message.test_samples, msg::kMaxSamples),
-                true);
+                Leaving::Kind::kRefused);
     return {};
   }
   const std::string& wanted = job_->start.config.data.digest;
@@ -278,31 +282,31 @@ Status Admission::On(Member& from, const msg::Ready& message) {
     job_->Evict(from,
                 fmt::format("the data of worker {} have the digest {}, data.digest is {}",
                             from.id.worker, message.dataset_digest, wanted),
-                true);
+                Leaving::Kind::kRefused);
     return {};
   }
-  if (job_->agreed) {
+  if (job_->agreed().settled) {
     std::string difference = Disagreement(*job_, from.id.worker, message);
     if (!difference.empty()) {
-      job_->Evict(from, std::move(difference), true);
+      job_->Evict(from, std::move(difference), Leaving::Kind::kRefused);
       return {};
     }
   }
   from.ready = message;
-  job_->members.SetState(from, MemberState::kReady, job_->now);
+  job_->members.SetState(from, MemberState::kReady, job_->now());
   return {};
 }
 
 void Admission::Tick() {
-  if (const std::uint64_t count = refusals_.TakeLeftOut(job_->now); count > 0)
+  if (const std::uint64_t count = refusals_.TakeLeftOut(job_->now()); count > 0)
     job_->Log(LogLevel::kWarning, "{} more were refused", count);
   std::vector<ConnectionId> silent;
   for (const auto& [connection, stranger] : strangers_) {
-    if (stranger.since + job_->timeout <= job_->now) silent.push_back(connection);
+    if (stranger.since + job_->timeout <= job_->now()) silent.push_back(connection);
   }
   for (const ConnectionId connection : silent) {
     strangers_.erase(connection);
-    job_->out->push_back(Close{connection, "it did not say who it is"});
+    job_->Emit(Close{connection, "it did not say who it is"});
   }
 }
 

@@ -31,6 +31,11 @@ class Admission {
   void CloseAll(const std::string& reason);
   std::size_t Bound() const { return 2 * std::size_t{job_->members.slots()} + 16; }
 
+  // Settles, once, what data and what model the job is about: what the majority of the workers that
+  // are ready has, so that no single one decides about the others. Who differs is sent away;
+  // without a majority the job fails. True: all that are ready agree.
+  static bool AgreeOnData(Job* job);
+
  private:
   struct Stranger {
     std::string address;
@@ -48,11 +53,6 @@ class Admission {
   // them is a member's.
   std::map<ConnectionId, Stranger> strangers_;
 };
-
-// Settles, once, what data and what model the job is about: what the majority of the workers that
-// are ready has, so that no single one decides about the others. Who differs is sent away; without
-// a majority the job fails. True: all that are ready agree.
-bool AgreeOnData(Job* job);
 
 // What they begin with matters where they begin: once the first round is committed, who joins gets
 // the job's own (Joining).

@@ -28,9 +28,9 @@ Result<std::string> Draining::Request(WorkerId worker) {
       static_cast<std::uint32_t>(std::ranges::count_if(job_->members.all(), [&](const Member& m) {
         return m.present() && !m.draining && m.id.worker != worker;
       }));
-  if (member.present() && left < job_->min_workers) {
+  if (member.present() && left < job_->min_workers()) {
     text += fmt::format("; the job then waits until {} workers are there again{}",
-                        job_->min_workers, job_->QuorumPatience().Words());
+                        job_->min_workers(), job_->QuorumPatience().Words());
   }
   job_->Log(LogLevel::kInfo, "{}", text);
   return text;
@@ -52,7 +52,7 @@ bool Draining::Needed(const Member& member) const {
 }
 
 void Draining::Advance() {
-  if (job_->phase == Phase::kEnding || job_->phase == Phase::kFinished) return;
+  if (job_->phase() == Phase::kEnding || job_->phase() == Phase::kFinished) return;
   if (!any_asked_) return;
   any_asked_ = false;
   for (Member& member : job_->members.all()) {

@@ -67,7 +67,7 @@ void FirstParameters::Choose() {
   for (auto& [id, taker] : takers_) taker.now = taker.wants;
   ++giving_;
   come_ = allowed_ = 0;
-  moved_ = job_->now;
+  moved_ = job_->now();
   if (!everywhere_) {
     job_->Log(LogLevel::kInfo, "the job begins with the parameters of worker {}, {:.1f} MiB",
               giver_->worker, static_cast<double>(Total()) / (1 << 20));
@@ -78,7 +78,7 @@ void FirstParameters::Choose() {
 }
 
 void FirstParameters::Allow(std::uint64_t upto) {
-  if (come_ == allowed_) moved_ = job_->now;
+  if (come_ == allowed_) moved_ = job_->now();
   allowed_ = upto;
   job_->Send(job_->members.at(giver_->worker), msg::GiveParameters{giving_, allowed_});
 }
@@ -124,11 +124,11 @@ Status FirstParameters::On(Member& from, msg::Given message) {
     return Error{ErrorCode::kInvalid, "gives its parameters out of order"};
   }
   come_ += bytes;
-  moved_ = job_->now;
+  moved_ = job_->now();
   std::vector<MemberId> to;
   for (auto& [id, taker] : takers_) {
     if (!taker.now) continue;
-    if (taker.sent == taker.taken) taker.moved = job_->now;
+    if (taker.sent == taker.taken) taker.moved = job_->now();
     taker.sent += bytes;
     to.push_back(id);
   }
@@ -152,7 +152,7 @@ Status FirstParameters::On(Member& from, const msg::CheckpointTaken& message) {
   }
   if (message.bytes == taker.taken) return {};
   taker.taken = message.bytes;
-  taker.moved = job_->now;
+  taker.moved = job_->now();
   GoOn();
   return {};
 }
@@ -173,13 +173,13 @@ void FirstParameters::Tick() {
   if (giver->state != MemberState::kForming && !giver->live()) return Choose();
   for (const auto& [id, taker] : takers_) {
     if (!taker.now || taker.sent == taker.taken) continue;
-    const Duration silent = job_->now - taker.moved;
+    const Duration silent = job_->now() - taker.moved;
     Member* member = job_->members.Find(id);
     if (member == nullptr || silent < job_->timeout) continue;
     job_->Evict(*member, fmt::format("it has taken nothing of the first parameters for {:.1f} s",
                                      Seconds(silent)));
   }
-  const Duration silent = job_->now - moved_;
+  const Duration silent = job_->now() - moved_;
   if (come_ == allowed_ || silent < job_->timeout) return;
   job_->Evict(*giver, fmt::format("it has given nothing of its parameters for {:.1f} s, {} of {} "
                                   "MiB have come",

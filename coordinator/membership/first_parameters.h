@@ -55,7 +55,7 @@ class FirstParameters {
     bool now = false;  // it wants them and takes part in this giving
     bool has_all = false;
   };
-  std::uint64_t Total() const { return job_->parameter_count * sizeof(float); }
+  std::uint64_t Total() const { return job_->agreed().parameter_count * sizeof(float); }
   // A giving begins, with whoever wants them now and is not out.
   void Choose();
   void Allow(std::uint64_t upto);

@@ -43,7 +43,7 @@ std::string Formation::Missing() const {
 }
 
 std::string Formation::Waiting() const {
-  if (job_->phase == Phase::kGathering) {
+  if (job_->phase() == Phase::kGathering) {
     return fmt::format("waiting for at most {} (job.join_timeout): {}",
                        FormatDurationSeconds(job_->start.config.job.join_timeout_s), Missing());
   }
@@ -61,25 +61,25 @@ std::string Formation::Waiting() const {
 bool Formation::Advance() {
   // From the first look at the clock on: the times of a resumed job count from before.
   if (join_deadline_ == kNever) {
-    join_deadline_ = job_->now + FromSeconds(job_->start.config.job.join_timeout_s);
+    join_deadline_ = job_->now() + FromSeconds(job_->start.config.job.join_timeout_s);
   }
-  if (job_->phase == Phase::kGathering) Gather();
-  return job_->phase == Phase::kForming && !job_->failure && ConcludeTry();
+  if (job_->phase() == Phase::kGathering) Gather();
+  return job_->phase() == Phase::kForming && !job_->failure() && ConcludeTry();
 }
 
 void Formation::Gather() {
   const std::uint32_t ready = job_->members.Count(MemberState::kReady);
-  const bool late = job_->now >= join_deadline_;
+  const bool late = job_->now() >= join_deadline_;
   if (ready == 0 || (ready < job_->members.slots() && !late)) {
     if (late && ready == 0) job_->Fail(fmt::format("no worker joined in time: {}", Missing()));
     return;
   }
-  if (ready < job_->min_workers) {
-    job_->Fail(fmt::format("{} of at least {} workers joined in time: {}", ready, job_->min_workers,
-                           Missing()));
+  if (ready < job_->min_workers()) {
+    job_->Fail(fmt::format("{} of at least {} workers joined in time: {}", ready,
+                           job_->min_workers(), Missing()));
     return;
   }
-  if (!AgreeOnData(job_)) return;
+  if (!Admission::AgreeOnData(job_)) return;
   if (ready < job_->members.slots()) {
     job_->Log(
         LogLevel::kWarning,
@@ -90,12 +90,12 @@ void Formation::Gather() {
   }
   for (Member& member : job_->members.all()) {
     if (member.connected() && member.state == MemberState::kReady) {
-      job_->members.SetState(member, MemberState::kForming, job_->now);
+      job_->members.SetState(member, MemberState::kForming, job_->now());
     }
   }
-  job_->phase = Phase::kForming;
+  job_->phase.Enter(Phase::kForming);
   ChooseTransports();
-  if (!job_->failure) Form();
+  if (!job_->failure()) Form();
 }
 
 void Formation::ChooseTransports() {
@@ -134,25 +134,25 @@ void Formation::ChooseTransports() {
 
 void Formation::Form() {
   const std::vector<Member*> participants = Participants();
-  formation_ = ++job_->formations;
-  deadline_ = job_->now + 3 * job_->timeout;
+  formation_ = job_->NextFormation();
+  deadline_ = job_->now() + 3 * job_->timeout;
   std::fill(answered_.begin(), answered_.end(), false);
   reached_.Clear();
   unreached_.clear();
-  job_->transport = transports_.front();
+  job_->transport.Write() = transports_.front();
   const bool mapping = job_->start.config.exchange.mapping == "auto";
   std::vector<PeerInfo> peers;
   for (const Member* member : participants) {
     // Every connection is looked at anew.
     job_->members.MendEdges(member->id.worker);
-    peers.push_back(PeerInfoOf(*member, job_->transport, mapping));
+    peers.push_back(PeerInfoOf(*member, job_->transport(), mapping));
   }
   // The lower id connects to the higher.
   for (std::size_t i = 0; i < participants.size(); ++i) {
     const auto self = peers.begin() + static_cast<std::ptrdiff_t>(i);
     job_->Send(
         *participants[i],
-        msg::Form{formation_, job_->transport, {self + 1, peers.end()}, {peers.begin(), self}});
+        msg::Form{formation_, job_->transport(), {self + 1, peers.end()}, {peers.begin(), self}});
   }
 }
 
@@ -184,10 +184,10 @@ bool Formation::ConcludeTry() {
     return false;
   }
   if (!silent.empty()) {
-    if (job_->now < deadline_) return false;
+    if (job_->now() < deadline_) return false;
     if (!last) {
       Failed(fmt::format("worker {} did not connect over {} in time", silent.front()->id.worker,
-                         job_->transport));
+                         job_->transport()));
     } else {
       for (Member* member : silent) job_->Evict(*member, "it did not connect in time");
     }
@@ -214,7 +214,7 @@ bool Formation::ConcludeTry() {
 // Those that do without the others are more than half: of two workers neither trains alone because
 // of a firewall between them.
 std::size_t Formation::LeastOf(std::size_t participants) const {
-  return std::max<std::size_t>(job_->min_workers,
+  return std::max<std::size_t>(job_->min_workers(),
                                std::max(participants, most_participants_) / 2 + 1);
 }
 
@@ -270,10 +270,10 @@ std::string Formation::Unreached(WorkerId worker) const {
       if (!reached_.Test(worker.value, peer.value) && peer != worker) way = {worker, peer};
     }
     return fmt::format("worker {} said nothing of its way to worker {} over {}", way.first,
-                       way.second, job_->transport);
+                       way.second, job_->transport());
   }
   return fmt::format("worker {} cannot reach worker {} over {}: {}", said->first, said->second.peer,
-                     job_->transport, said->second.error);
+                     job_->transport(), said->second.error);
 }
 
 void Formation::Failed(const std::string& reason) {
@@ -285,16 +285,16 @@ void Formation::Failed(const std::string& reason) {
 
 // Those that are left gather anew; what they have connected is built up again.
 void Formation::OnOut(const MemberId&) {
-  if (job_->phase != Phase::kForming) return;
-  job_->phase = Phase::kGathering;
+  if (job_->phase() != Phase::kForming) return;
+  job_->phase.Enter(Phase::kGathering);
   for (Member* member : Participants()) {
-    job_->members.SetState(*member, MemberState::kReady, job_->now);
+    job_->members.SetState(*member, MemberState::kReady, job_->now());
   }
 }
 
 Time Formation::NextDeadline() const {
-  if (job_->phase == Phase::kGathering) return join_deadline_;
-  return job_->phase == Phase::kForming ? deadline_ : kNever;
+  if (job_->phase() == Phase::kGathering) return join_deadline_;
+  return job_->phase() == Phase::kForming ? deadline_ : kNever;
 }
 
 }  // namespace lockstep::coordinator

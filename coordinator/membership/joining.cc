@@ -17,16 +17,16 @@ constexpr std::uint32_t kCopyTries = 2;
 }  // namespace
 
 void Joining::Form(Member& member) {
-  if (OfferOf(member.ready, job_->transport) == nullptr) {
+  if (OfferOf(member.ready, job_->transport()) == nullptr) {
     job_->Evict(
         member,
-        fmt::format("the job runs over {}, which this worker does not have", job_->transport),
-        true);
+        fmt::format("the job runs over {}, which this worker does not have", job_->transport()),
+        Leaving::Kind::kRefused);
     return;
   }
   Newcomer newcomer;
-  newcomer.formation = ++job_->formations;
-  newcomer.deadline = job_->now + kFormTimeouts * job_->timeout;
+  newcomer.formation = job_->NextFormation();
+  newcomer.deadline = job_->now() + kFormTimeouts * job_->timeout;
   const bool mapping = job_->start.config.exchange.mapping == "auto";
   std::vector<PeerInfo> connect_to;
   std::vector<MemberId> peers;
@@ -35,21 +35,21 @@ void Joining::Form(Member& member) {
         peer.connected() &&
         (peer.exchanging() || peer.state == MemberState::kBehind || newcomers_.contains(peer.id));
     if (!there) continue;
-    connect_to.push_back(PeerInfoOf(peer, job_->transport, mapping));
+    connect_to.push_back(PeerInfoOf(peer, job_->transport(), mapping));
     peers.push_back(peer.id);
     newcomer.peers[peer.id] = 0;
   }
-  job_->Send(member, msg::Form{newcomer.formation, job_->transport, std::move(connect_to), {}});
-  job_->Send(
-      peers,
-      msg::Form{
-          newcomer.formation, job_->transport, {}, {PeerInfoOf(member, job_->transport, mapping)}});
-  job_->members.SetState(member, MemberState::kForming, job_->now);
+  job_->Send(member, msg::Form{newcomer.formation, job_->transport(), std::move(connect_to), {}});
+  job_->Send(peers, msg::Form{newcomer.formation,
+                              job_->transport(),
+                              {},
+                              {PeerInfoOf(member, job_->transport(), mapping)}});
+  job_->members.SetState(member, MemberState::kForming, job_->now());
   newcomers_[member.id] = std::move(newcomer);
 }
 
 Status Joining::On(Member& from, const msg::Reached& message) {
-  if (message.formation > job_->formations) {
+  if (message.formation > job_->formations()) {
     return Error{ErrorCode::kInvalid, "answers a Form that was not sent"};
   }
   for (auto& [id, newcomer] : newcomers_) {
@@ -69,7 +69,7 @@ Status Joining::On(Member& from, const msg::Reached& message) {
       const Member* unreached = self ? job_->members.Find(other) : nullptr;
       if (unreached != nullptr) {
         job_->Ping(*unreached);
-        newcomer.unreached[other] = {job_->ping_sequence, path.error};
+        newcomer.unreached[other] = {job_->pings(), path.error};
       } else if (!self) {
         EvictUnreached(*member, other.worker, path.error);
       }
@@ -80,7 +80,7 @@ Status Joining::On(Member& from, const msg::Reached& message) {
 
 void Joining::EvictUnreached(Member& newcomer, WorkerId peer, const std::string& error) {
   job_->Evict(newcomer, fmt::format("worker {} and worker {} do not reach each other over {}: {}",
-                                    newcomer.id.worker, peer, job_->transport, error));
+                                    newcomer.id.worker, peer, job_->transport(), error));
 }
 
 bool Joining::JudgeUnreached(Member& member, const Newcomer& newcomer) {
@@ -109,8 +109,8 @@ const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer)
 void Joining::MakeLive(Member& member, RoundId next) {
   member.next = next;
   member.ForgetBehind();
-  member.last_progress = job_->now;
-  job_->members.SetState(member, MemberState::kLive, job_->now);
+  member.last_progress = job_->now();
+  job_->members.SetState(member, MemberState::kLive, job_->now());
   rounds_->OnLevel();
 }
 
@@ -120,7 +120,8 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   if (*at == first_round_) {
     // It would begin with parameters of its own; from the next round on it gets the job's.
     if (!BeginsAlike(*job_, member.ready)) {
-      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready), true);
+      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready),
+                  Leaving::Kind::kRefused);
       return false;
     }
     if (source_ == StateSource::kGiven && !first_parameters_->HasAll(member.id)) {
@@ -132,7 +133,8 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
       newcomer.streaming = true;
       return false;
     }
-    job_->Send(member, msg::Start{source_, rounds_->JoinPlan(), job_->totals.samples_counted});
+    job_->Send(member,
+               msg::Start{source_, rounds_->JoinPlan(), job_->closed().totals.samples_counted});
     MakeLive(member, *at);
   } else {
     if (newcomer.streaming && !streams_->HasAll(member.id)) return false;
@@ -173,22 +175,22 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   Copying& copying = copying_[member.id];
   copying.donor = donor->id;
   copying.open_round = *at;
-  copying.since = job_->now;
-  copying.order = member.copy_order = ++job_->orders;
+  copying.since = job_->now();
+  copying.order = member.copy_order = job_->NextOrder();
   copying.values = 0;
   copying.failed = false;
   ++copying.tries;
   member.ForgetBehind();  // it copies over that
   if (member.state != MemberState::kCatchingUp) {
-    job_->members.SetState(member, MemberState::kCatchingUp, job_->now);
+    job_->members.SetState(member, MemberState::kCatchingUp, job_->now());
   }
   // The plan of the open round goes ahead: units of it may be assigned as soon as it is level. What
   // the member had in it went to others.
   if (!rounds_->done()) {
     Plan plan = rounds_->JoinPlan();
     std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
-    job_->Send(member,
-               msg::Start{StateSource::kPeers, std::move(plan), job_->totals.samples_counted});
+    job_->Send(member, msg::Start{StateSource::kPeers, std::move(plan),
+                                  job_->closed().totals.samples_counted});
   }
   job_->Send(member, msg::CatchUp{donor->id, *at, copying.order});
   job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
@@ -238,7 +240,7 @@ void Joining::AskBehind() {
   for (Member& member : job_->members.all()) {
     if (!MayBeBefore(member, committed->round()) || member.fence_order != 0) continue;
     const bool told = member.told && member.told->first == committed->round();
-    member.fence_order = ++job_->orders;
+    member.fence_order = job_->NextOrder();
     job_->Send(member, msg::FenceAttempt{job_->start.term, committed->round(),
                                          told ? member.told->second : committed->commit().attempt,
                                          member.fence_order});
@@ -290,7 +292,7 @@ bool Joining::IsCutOff(const Member& member) const {
 }
 
 Status Joining::On(Member& from, const msg::Behind& message) {
-  if (message.order > job_->orders) {
+  if (message.order > job_->orders()) {
     return Error{ErrorCode::kInvalid, "is behind after an order that was not given"};
   }
   const bool before_that = message.order != from.copy_order;  // it was told to catch up since
@@ -305,7 +307,7 @@ Status Joining::On(Member& from, const msg::Behind& message) {
       // The copy failed; another donor is tried, as when it takes too long.
       const auto copying = copying_.find(from.id);
       if (copying == copying_.end()) return {};
-      copying->second.since = job_->now - job_->bounds.Copy();
+      copying->second.since = job_->now() - job_->bounds.Copy();
       copying->second.failed = true;
       return {};
     }
@@ -325,7 +327,7 @@ Status Joining::On(Member& from, const msg::Copied& message) {
     return {};
   }
   copying->second.values = message.values;
-  copying->second.since = job_->now;
+  copying->second.since = job_->now();
   return {};
 }
 
@@ -360,7 +362,7 @@ void Joining::OnUnreachable(Member& from, const MemberId& peer) {
 
 void Joining::OnBack(const MemberId& member) {
   const auto copying = copying_.find(member);
-  if (copying != copying_.end()) copying->second.since = job_->now;
+  if (copying != copying_.end()) copying->second.since = job_->now();
 }
 
 void Joining::OnOut(const MemberId& member) {
@@ -389,7 +391,7 @@ bool Joining::CheckNewcomers() {
       continue;
     } else if (Connected(newcomer)) {
       if (LetIn(*member, newcomer)) in.push_back(id);
-    } else if (job_->now >= newcomer.deadline) {
+    } else if (job_->now() >= newcomer.deadline) {
       const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
                                        [](const auto& peer) { return peer.second != kBoth; });
       job_->Evict(*member,
@@ -411,7 +413,7 @@ void Joining::CheckCopying() {
     if (member != nullptr && member->away()) continue;  // it begins when it is back
     const Member* donor = job_->members.Find(copying.donor);
     const bool lost = donor == nullptr || !donor->live();
-    if (lost || job_->now >= copying.since + job_->bounds.Copy()) again.push_back(id);
+    if (lost || job_->now() >= copying.since + job_->bounds.Copy()) again.push_back(id);
   }
   for (const MemberId& id : again) {
     Member* member = job_->members.Find(id);
@@ -428,8 +430,8 @@ void Joining::CheckCopying() {
 }
 
 bool Joining::Advance() {
-  const bool training = job_->phase == Phase::kTraining;
-  if ((!training && job_->phase != Phase::kEnding) || !rounds_->begun()) return false;
+  const bool training = job_->phase() == Phase::kTraining;
+  if ((!training && job_->phase() != Phase::kEnding) || !rounds_->begun()) return false;
   if (training && job_->members.Count(MemberState::kReady) > 0) {
     for (Member& member : job_->members.all()) {
       if (member.connected() && member.state == MemberState::kReady) Form(member);

@@ -20,9 +20,9 @@ std::string NoUnitFinished(Duration idle) {
 }  // namespace
 
 Status Liveness::On(Member& from, const msg::Pong& message) {
-  const Time received = job_->now + job_->stopped;
+  const Time received = job_->now() + job_->stopped();
   const Time sent{Duration(message.ping_sent_ns)};
-  if (message.sequence > job_->ping_sequence || sent > received) {
+  if (message.sequence > job_->pings() || sent > received) {
     return Error{ErrorCode::kInvalid, "answers a ping that was not sent"};
   }
   // 0: it says nothing of the worker's clock.
@@ -36,8 +36,8 @@ Status Liveness::On(Member& from, const msg::Pong& message) {
 }
 
 bool Liveness::Tick(const RoundWork* open, RoundId closed) {
-  if (job_->now < next_) return false;
-  next_ = job_->now + job_->timeout / kPeriods;
+  if (job_->now() < next_) return false;
+  next_ = job_->now() + job_->timeout / kPeriods;
   ping_ = !ping_;
   const Duration usual = job_->members.MedianUnitTime();
   for (Member& member : job_->members.all()) {
@@ -47,14 +47,14 @@ bool Liveness::Tick(const RoundWork* open, RoundId closed) {
         member.state == MemberState::kJoining
             ? std::max(job_->timeout, FromSeconds(job_->start.config.job.join_timeout_s))
             : job_->timeout;
-    const Duration silence = job_->now - member.last_heard;
+    const Duration silence = job_->now() - member.last_heard;
     if (silence >= patience) {
       job_->Evict(member, fmt::format("no message for {:.1f} s", Seconds(silence)));
       continue;
     }
     if (ping_) job_->Ping(member);
     if (member.live() && member.next < closed &&
-        job_->now - member.last_progress >= job_->bounds.Following()) {
+        job_->now() - member.last_progress >= job_->bounds.Following()) {
       job_->Log(LogLevel::kWarning,
                 "worker {} is behind: it has not applied round {}, which is closed",
                 member.id.worker, member.next);
@@ -97,7 +97,7 @@ void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usu
           ? kUnitTimes * job_->timeout
           : std::max(job_->timeout,
                      kUnitTimes * policies::RunTime(*view, policies::InHand(*view), unit_time));
-  const Duration idle = job_->now - std::max(member.last_progress, open.started());
+  const Duration idle = job_->now() - std::max(member.last_progress, open.started());
   if (idle >= patience) job_->Evict(member, NoUnitFinished(idle));
 }
 

@@ -15,18 +15,18 @@ constexpr int kQuietTimeouts = 10;  // a link that held for so long has all its 
 }  // namespace
 
 void Relinking::Break(Link* link) {
-  if (link->mended_at && job_->now - *link->mended_at >= kQuietTimeouts * job_->timeout) {
+  if (link->mended_at && job_->now() - *link->mended_at >= kQuietTimeouts * job_->timeout) {
     link->tries = 0;
   }
   link->first_try.reset();
   link->broken = true;
   link->given_up = false;
   link->formation = 0;
-  link->broke_at = job_->now;
+  link->broke_at = job_->now();
   link->said_broken[0] = link->said_broken[1] = false;
   // The other end is given a moment to see it, too: while it takes the old connection for good it
   // has no use for another one.
-  link->next_try = job_->now + job_->timeout / kPauses;
+  link->next_try = job_->now() + job_->timeout / kPauses;
 }
 
 Status Relinking::On(Member& from, const msg::Unreachable& message) {
@@ -49,7 +49,7 @@ Status Relinking::On(Member& from, const msg::Unreachable& message) {
   // What it took for the new connection, if a try is under way, was the old one.
   if (link.formation != 0) Fail(&link);
   if (is_news && link.said_broken[0] && link.said_broken[1]) {
-    link.next_try = std::min(link.next_try, job_->now);
+    link.next_try = std::min(link.next_try, job_->now());
   }
   return {};
 }
@@ -78,23 +78,23 @@ void Relinking::Try(const Pair& ends, Link* link) {
   const Member& connects = job_->members.at(ends.first.worker);
   const Member& expects = job_->members.at(ends.second.worker);
   const bool mapping = job_->start.config.exchange.mapping == "auto";
-  link->formation = ++job_->formations;
+  link->formation = job_->NextFormation();
   link->said_reached[0] = link->said_reached[1] = false;
   ++link->tries;
-  if (!link->first_try) link->first_try = job_->now;
-  job_->Send(
-      connects,
-      msg::Form{
-          link->formation, job_->transport, {PeerInfoOf(expects, job_->transport, mapping)}, {}});
-  job_->Send(
-      expects,
-      msg::Form{
-          link->formation, job_->transport, {}, {PeerInfoOf(connects, job_->transport, mapping)}});
+  if (!link->first_try) link->first_try = job_->now();
+  job_->Send(connects, msg::Form{link->formation,
+                                 job_->transport(),
+                                 {PeerInfoOf(expects, job_->transport(), mapping)},
+                                 {}});
+  job_->Send(expects, msg::Form{link->formation,
+                                job_->transport(),
+                                {},
+                                {PeerInfoOf(connects, job_->transport(), mapping)}});
 }
 
 void Relinking::Fail(Link* link) {
   link->formation = 0;
-  if (!link->given_up) link->next_try = job_->now + job_->timeout / kPauses;
+  if (!link->given_up) link->next_try = job_->now() + job_->timeout / kPauses;
 }
 
 void Relinking::Mend(const Pair& ends, Link* link) {
@@ -104,13 +104,13 @@ void Relinking::Mend(const Pair& ends, Link* link) {
             ends.second.worker);
   link->broken = false;
   link->formation = 0;
-  link->mended_at = job_->now;
+  link->mended_at = job_->now();
 }
 
 void Relinking::GiveUp(const Pair& ends, Link* link) {
   job_->members.SetMending(ends.first.worker, ends.second.worker, false);
   link->given_up = true;
-  link->next_try = job_->now + kRetryTimeouts * job_->timeout;
+  link->next_try = job_->now() + kRetryTimeouts * job_->timeout;
   job_->Log(LogLevel::kWarning,
             "worker {} and worker {} cannot reach each other: connecting them again has failed {} "
             "and is given up; the job avoids that link where it can, check the network between "
@@ -120,7 +120,7 @@ void Relinking::GiveUp(const Pair& ends, Link* link) {
 }
 
 void Relinking::Advance() {
-  if (links_.empty() || job_->phase != Phase::kTraining) return;
+  if (links_.empty() || job_->phase() != Phase::kTraining) return;
   for (auto& [ends, link] : links_) {
     if (!link.broken) continue;
     const Member* a = job_->members.Find(ends.first);
@@ -128,19 +128,19 @@ void Relinking::Advance() {
     if (a == nullptr || b == nullptr) continue;  // OnOut follows
     // A member that is behind for this link alone comes back with it.
     const bool wanted = a->state == MemberState::kBehind || b->state == MemberState::kBehind;
-    if (link.given_up && (!wanted || job_->now < link.next_try)) continue;
+    if (link.given_up && (!wanted || job_->now() < link.next_try)) continue;
     // An edge also breaks when an end of it dies, or stops; then it is for liveness to decide.
     if (!Alive(link, 0, *a) || !Alive(link, 1, *b)) continue;
     if (link.given_up) {
       Try(ends, &link);
-      link.next_try = job_->now + kRetryTimeouts * job_->timeout;
+      link.next_try = job_->now() + kRetryTimeouts * job_->timeout;
       continue;
     }
     // A try that is under way has its end, too; should it succeed after all, that counts.
-    const bool late = link.first_try && job_->now - *link.first_try >= job_->timeout;
+    const bool late = link.first_try && job_->now() - *link.first_try >= job_->timeout;
     if (late || (link.formation == 0 && link.tries >= kTries)) {
       GiveUp(ends, &link);
-    } else if (link.formation == 0 && job_->now >= link.next_try) {
+    } else if (link.formation == 0 && job_->now() >= link.next_try) {
       Try(ends, &link);
     }
   }

@@ -42,7 +42,7 @@ void Slowdowns::Tell(const Member& member) const {
 }
 
 void Slowdowns::Note(std::string text) {
-  std::vector<std::string>& noted = job_->emulation.slowdowns;
+  std::vector<std::string>& noted = job_->emulation.Write().slowdowns;
   if (noted.size() >= kMostNoted || std::ranges::find(noted, text) != noted.end()) return;
   noted.push_back(std::move(text));
 }

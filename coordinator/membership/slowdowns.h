@@ -29,7 +29,7 @@ class Slowdowns {
   std::vector<std::string> InForce() const;
 
  private:
-  Duration Age() const { return job_->now + job_->stopped - job_->start.started; }
+  Duration Age() const { return job_->now() + job_->stopped() - job_->start.started; }
   std::vector<SlowdownSpec> Of(const Member& member) const;
   void Tell(const Member& member) const;
   void Note(std::string text);

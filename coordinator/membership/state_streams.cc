@@ -7,7 +7,8 @@
 namespace lockstep::coordinator {
 
 std::uint64_t StateStreams::Total() const {
-  return job_->parameter_count * sizeof(float) * (std::uint64_t{1} + job_->state_tensors);
+  return job_->agreed().parameter_count * sizeof(float) *
+         (std::uint64_t{1} + job_->agreed().state_tensors);
 }
 
 bool StateStreams::HasAll(const MemberId& member) const {
@@ -19,7 +20,7 @@ void StateStreams::Send(const MemberId& to, Stream& stream) {
   const std::uint64_t upto = std::min(Total(), stream.taken + kBytesUnderWay);
   if (upto == stream.sent) return;
   stream.sent = upto;
-  job_->out->push_back(StreamState{job_->members.at(to.worker).connection, upto});
+  job_->Emit(StreamState{job_->members.at(to.worker).connection, upto});
 }
 
 void StateStreams::Begin(const Member& to) {
@@ -37,7 +38,7 @@ void StateStreams::BeginWaiting() {
     if (stream.begun) continue;
     if (places-- == 0) return;
     stream.begun = true;
-    stream.moved = job_->now;
+    stream.moved = job_->now();
     Send(id, stream);
   }
 }
@@ -51,7 +52,7 @@ Status StateStreams::On(Member& from, const msg::CheckpointTaken& message) {
   Stream& stream = found->second;
   if (message.bytes == stream.taken) return {};
   stream.taken = message.bytes;
-  stream.moved = job_->now;
+  stream.moved = job_->now();
   if (stream.taken < Total()) {
     Send(from.id, stream);
   } else {
@@ -73,11 +74,12 @@ void StateStreams::Tick() {
   for (const auto& [id, stream] : streams_) {
     Member* member = job_->members.Find(id);
     if (member == nullptr || !stream.begun || stream.taken == Total()) continue;
-    if (job_->now - stream.moved < job_->timeout) continue;
-    job_->Evict(*member,
-                fmt::format("it has taken nothing of the checkpoint for {:.1f} s, {} of {} MiB "
-                            "are with it",
-                            Seconds(job_->now - stream.moved), stream.taken >> 20, Total() >> 20));
+    if (job_->now() - stream.moved < job_->timeout) continue;
+    job_->Evict(
+        *member,
+        fmt::format("it has taken nothing of the checkpoint for {:.1f} s, {} of {} MiB "
+                    "are with it",
+                    Seconds(job_->now() - stream.moved), stream.taken >> 20, Total() >> 20));
   }
 }
 

@@ -19,7 +19,7 @@ constexpr std::uint32_t kExtensions = 3;
 // not as soon. One that is wrongly held for stopped then costs more copies, and those are as slow.
 Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
     : job_(job),
-      from_(job->now),
+      from_(job->now()),
       patience_(copies ? job->bounds.Publication() : job->bounds.Holding()) {
   for (const ShardHolders& shard : commit.owners.holders) {
     for (const MemberId& id : shard.members) holders_.push_back({id});
@@ -29,7 +29,7 @@ Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
   holders_.erase(std::unique(holders_.begin(), holders_.end(), same), holders_.end());
   awaited_ = static_cast<std::uint32_t>(holders_.size());
   for (const MemberId& id : commit.members) members_.push_back(id.worker);
-  stuck_from_ = job->now + (copies ? job->bounds.Copy() : job->bounds.Stuck());
+  stuck_from_ = job->now() + (copies ? job->bounds.Copy() : job->bounds.Stuck());
 }
 
 bool Barrier::Holds(const MemberId& member) const {
@@ -49,7 +49,7 @@ Result<bool> Barrier::OnHeld(const MemberId& from) {
 
 void Barrier::Begin(Duration patience) {
   pinged_at_.reset();
-  from_ = job_->now;
+  from_ = job_->now();
   patience_ = patience;
 }
 
@@ -60,7 +60,7 @@ Duration Barrier::Longer() const {
 // Also those who have said so, or hold nothing: others may wait for what a silent one is to serve,
 // of the state that it had, of its part, or of the new parameters.
 Barrier::Decision Barrier::Ping() {
-  pinged_at_ = job_->now;
+  pinged_at_ = job_->now();
   Decision decision;
   decision.ping = members_;
   return decision;
@@ -76,13 +76,14 @@ std::vector<WorkerId> Barrier::Silent() const {
 // Whatever it says, no more than there is can be copied.
 void Barrier::OnCopied(const MemberId& from, std::uint64_t values) {
   const auto holder = std::ranges::lower_bound(holders_, from, {}, &Holder::id);
-  const std::uint64_t all = (1 + std::uint64_t{job_->state_tensors}) * job_->parameter_count;
+  const std::uint64_t all =
+      (1 + std::uint64_t{job_->agreed().state_tensors}) * job_->agreed().parameter_count;
   if (holder == holders_.end() || holder->id != from || holder->held || values <= holder->copied ||
       values > all) {
     return;
   }
   holder->copied = values;
-  stuck_from_ = std::max(stuck_from_, job_->now + job_->bounds.Copy());
+  stuck_from_ = std::max(stuck_from_, job_->now() + job_->bounds.Copy());
 }
 
 // At half of it those concerned are asked for a sign of life, so that whoever was asked has the
@@ -95,7 +96,7 @@ Time Barrier::Deadline() const {
 // Who is silent is blamed; who lives and is late gets more time, up to a bound, as its links may be
 // slow, or what it copies large.
 Barrier::Decision Barrier::OnDeadline() {
-  LOCKSTEP_CHECK(!decided() && job_->now >= Deadline(), "holders are judged before the deadline");
+  LOCKSTEP_CHECK(!decided() && job_->now() >= Deadline(), "holders are judged before the deadline");
   if (!pinged_at_) return Ping();
   Decision decision;
   decision.silent = Silent();
@@ -105,7 +106,7 @@ Barrier::Decision Barrier::OnDeadline() {
     }
   }
   if (!decision.blamed.empty()) return decision;
-  if (++extensions_ >= kExtensions && job_->now >= stuck_from_) {
+  if (++extensions_ >= kExtensions && job_->now() >= stuck_from_) {
     for (const Holder& holder : holders_) {
       if (!holder.held) decision.blamed.push_back(holder.id.worker);
     }
@@ -116,7 +117,7 @@ Barrier::Decision Barrier::OnDeadline() {
 }
 
 Barrier::Decision Barrier::OnTakingDeadline() {
-  LOCKSTEP_CHECK(decided() && job_->now >= Deadline(), "holders are judged before the deadline");
+  LOCKSTEP_CHECK(decided() && job_->now() >= Deadline(), "holders are judged before the deadline");
   if (!pinged_at_) return Ping();
   Decision decision;
   decision.silent = Silent();

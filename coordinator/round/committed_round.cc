@@ -32,13 +32,13 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 // summation (I3), samples that add up (I2).
 void CommittedRound::BeginAttempt(msg::Commit commit, bool copies,
                                   const coordinator::Holders& holders) {
-  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountPresent() >= job_->min_workers,
+  LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountPresent() >= job_->min_workers(),
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
                  "round {}: attempt {} has no reason", commit.round, commit.attempt);
   commit_ = std::move(commit);
   slots_.assign(job_->members.slots(), {});
-  committed_at_ = moved_at_ = job_->now;
+  committed_at_ = moved_at_ = job_->now();
   applied_at_.reset();
   first_applied_at_.reset();
   publication_ = Publication(job_, commit_);
@@ -103,7 +103,7 @@ void CommittedRound::CountToApply() {
   const LiveCounts counts = Recount();
   to_apply_ = counts.to_apply;
   past_ = counts.past;
-  if (to_apply_ == 0 && !applied_at_) applied_at_ = job_->now;
+  if (to_apply_ == 0 && !applied_at_) applied_at_ = job_->now();
 }
 
 // Being live is not enough: who was out meanwhile, perhaps under the same incarnation, has
@@ -148,11 +148,11 @@ Status CommittedRound::On(Member& from, const msg::Published& message) {
   const Result<Publication::Heard> heard = publication_.On(from.id, message);
   if (!heard.ok()) return heard.error();
   const bool first = *heard == Publication::Heard::kFirst;
-  if (first) moved_at_ = job_->now;
+  if (first) moved_at_ = job_->now();
   // What a stand-in takes says nothing about owners.
   if (message.stands_in_for || *heard == Publication::Heard::kKnown) return {};
   if (first) from.owner_trial.OnPublished();
-  job_->bounds.NotePublication(job_->now - committed_at_);
+  job_->bounds.NotePublication(job_->now() - committed_at_);
   return {};
 }
 
@@ -206,12 +206,12 @@ Result<bool> CommittedRound::On(Member& from, const msg::Applied& message) {
   }
   if (slot.applied || from.next > message.round) return false;
   slot.applied = true;
-  moved_at_ = job_->now;
-  if (!first_applied_at_) first_applied_at_ = job_->now;
+  moved_at_ = job_->now();
+  if (!first_applied_at_) first_applied_at_ = job_->now();
   if (to_apply_ > 0) --to_apply_;
   if (to_apply_ == 0) {
-    applied_at_ = job_->now;
-    job_->bounds.NoteApplication(job_->now - committed_at_);
+    applied_at_ = job_->now();
+    job_->bounds.NoteApplication(job_->now() - committed_at_);
   }
   from.next = message.round.Next();
   ++past_;
@@ -240,7 +240,7 @@ Result<bool> CommittedRound::On(const Member& from, const msg::Held& message) {
   if (!barrier_) return Violation("holds what everybody holds");
   const Result<bool> all = barrier_->OnHeld(from.id);
   if (!all) return all;
-  moved_at_ = job_->now;
+  moved_at_ = job_->now();
   if (!*all) return false;
   job_->Send(Exchanging(), msg::Decide{round(), commit_.attempt});
   return true;
@@ -405,7 +405,7 @@ Time CommittedRound::LateFrom(bool last, Duration runs) const {
 // being late.
 Time CommittedRound::LookAtLate(bool last) const {
   const Time soonest = LateFrom(last, {});
-  return soonest > job_->now ? soonest : LateFrom(last, UnitPatience());
+  return soonest > job_->now() ? soonest : LateFrom(last, UnitPatience());
 }
 
 // Who is away may need its parameters as they are until it is back. Then it copies what it has
@@ -457,30 +457,30 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
     case Phase::kStalled:  // somebody has come, perhaps one that has the round
       return barrier_ ? Outcome::kNobodyHolds : ResolveFailover();
     case Phase::kFencing:
-      return answers_missing_ == 0 || job_->now >= fence_until_ ? ResolveFailover()
-                                                                : Outcome::kGoesOn;
+      return answers_missing_ == 0 || job_->now() >= fence_until_ ? ResolveFailover()
+                                                                  : Outcome::kGoesOn;
     case Phase::kPublishing:
     case Phase::kFromHolders:
       break;
   }
   if (undecided()) {
-    if (job_->now >= barrier_->Deadline()) JudgeHolders();
+    if (job_->now() >= barrier_->Deadline()) JudgeHolders();
     return failing_over() ? Outcome::kNobodyHolds : Outcome::kGoesOn;
   }
   if (to_apply_ == 0) return Outcome::kApplied;
-  if (barrier_ && job_->now >= barrier_->Deadline()) PassOverSilentHolders();
+  if (barrier_ && job_->now() >= barrier_->Deadline()) PassOverSilentHolders();
   if (barrier_ && !last) return Outcome::kGoesOn;
-  if (job_->now >= GoesOnWithoutAwayFrom()) {
+  if (job_->now() >= GoesOnWithoutAwayFrom()) {
     GoOnWithoutAway();
     return Outcome::kGoesOn;
   }
-  if (job_->now >= LookAtLate(last)) {
+  if (job_->now() >= LookAtLate(last)) {
     GiveUpOnLate(last);
     return Outcome::kGoesOn;
   }
   if (phase_ != Phase::kPublishing || barrier_) return Outcome::kGoesOn;
-  if (job_->now >= publication_.StandInFrom()) OrderStandIns();
-  if (job_->now >= publication_.Deadline()) JudgeOwners();
+  if (job_->now() >= publication_.StandInFrom()) OrderStandIns();
+  if (job_->now() >= publication_.Deadline()) JudgeOwners();
   return Outcome::kGoesOn;
 }
 
@@ -519,7 +519,7 @@ void CommittedRound::EvictStuck(const char* what) {
   for (Member& member : job_->members.all()) {
     if (!MustApply(member) || (!holders_.empty() && !Contains(holders_, member.id))) continue;
     job_->Evict(member, fmt::format("nobody has {} round {} for {:.1f} s", what, round(),
-                                    Seconds(job_->now - moved_at_)));
+                                    Seconds(job_->now() - moved_at_)));
   }
 }
 

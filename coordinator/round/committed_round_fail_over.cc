@@ -41,8 +41,8 @@ void CommittedRound::BeginFailover(const std::string& why) {
   if (TakeFromHolders()) return;
   AskWhoHolds();
   Enter(Phase::kFencing);
-  fenced_at_ = job_->now;
-  fence_until_ = job_->now + job_->bounds.Answer();
+  fenced_at_ = job_->now();
+  fence_until_ = job_->now() + job_->bounds.Answer();
 }
 
 // Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
@@ -59,12 +59,13 @@ bool CommittedRound::AskWhoHolds() {
     if (!member.live() || slot.answer != Answer::kUnasked) continue;
     if (!may_hold && member.next <= round()) continue;
     slot.answer = Answer::kWaiting;
-    slot.order = job_->orders + 1;
+    slot.order = job_->orders() + 1;
     ++answers_missing_;
     asked.push_back(member.id);
   }
   if (asked.empty()) return false;
-  job_->Send(asked, msg::FenceAttempt{job_->start.term, round(), commit_.attempt, ++job_->orders});
+  job_->Send(asked,
+             msg::FenceAttempt{job_->start.term, round(), commit_.attempt, job_->NextOrder()});
   return true;
 }
 
@@ -132,7 +133,7 @@ bool CommittedRound::TakeFromHolders() {
   }
   Enter(holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
   if (!holders_.empty()) {
-    moved_at_ = job_->now;
+    moved_at_ = job_->now();
     job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round(),
               commit_.attempt, holders_.front().worker);
   }
@@ -222,10 +223,10 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
   LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
   if (TakeFromHolders()) return Outcome::kGoesOn;
   const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
-  if (answered == 0 && answers_missing_ > 0 && job_->now < fenced_at_ + job_->bounds.Stuck()) {
+  if (answered == 0 && answers_missing_ > 0 && job_->now() < fenced_at_ + job_->bounds.Stuck()) {
     // Nobody is there to go on with; liveness will say who is lost. Who is heard and does not
     // answer in all that time never will.
-    fence_until_ = job_->now + job_->bounds.Answer();
+    fence_until_ = job_->now() + job_->bounds.Answer();
     return Outcome::kGoesOn;
   }
   for (Member& member : job_->members.all()) {
@@ -238,7 +239,7 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
   // before its answer is heard before it is relied on.
   if (AskWhoHolds()) {
     Enter(Phase::kFencing);
-    fence_until_ = job_->now + job_->bounds.Answer();
+    fence_until_ = job_->now() + job_->bounds.Answer();
     return Outcome::kGoesOn;
   }
   if (IsInParameters()) return Outcome::kGoesOn;

@@ -34,11 +34,11 @@ std::string Names(const std::vector<WorkerId>& workers) {
 OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
     : job_(job),
       planner_(planner),
-      work_(std::move(planned.plan), planned.exact, job->members, job->now),
-      stopped_before_(job->stopped),
+      work_(std::move(planned.plan), planned.exact, job->members, job->now()),
+      stopped_before_(job->stopped()),
       receipts_(job) {
   for (const Assignment& assignment : work_.plan().assignments) {
-    job_->members.at(assignment.member.worker).last_progress = job_->now;
+    job_->members.at(assignment.member.worker).last_progress = job_->now();
   }
 }
 
@@ -47,7 +47,7 @@ OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
     : job_(job),
       planner_(planner),
       work_(std::move(work)),
-      stopped_before_(job->stopped),
+      stopped_before_(job->stopped()),
       attempts_(std::move(attempts)),
       receipts_(job) {
   LOCKSTEP_CHECK(!attempts_.empty(), "round {} is open again and was never tried", round());
@@ -60,7 +60,7 @@ OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
 // of.
 void OpenRound::PlanAnew(std::uint32_t owners_version) {
   work_.PlanAnew(planner_->ChooseOwners(round(), owners_version), job_->members.Exchanging(),
-                 job_->members, job_->now);
+                 job_->members, job_->now());
   LOCKSTEP_CHECK(work_.undelivered() == 0,
                  "round {}: {} parts of a plan that is void are waited for", round(),
                  work_.undelivered());
@@ -70,7 +70,7 @@ void OpenRound::PlanAnew(std::uint32_t owners_version) {
   owners_stale_ = false;
   receipts_.Reset();
   job_->Send(work_.plan().members,
-             msg::Start{StateSource::kPeers, work_.plan(), job_->totals.samples_counted});
+             msg::Start{StateSource::kPeers, work_.plan(), job_->closed().totals.samples_counted});
 }
 
 // The first attempt's reason is the verdict that closed the round; when the round was open before,
@@ -88,20 +88,20 @@ Status OpenRound::On(Member& from, const msg::Progress& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
   const std::uint32_t done = view == nullptr ? 0 : view->units_done;
-  if (Status status = work_.OnProgress(from.id, message, job_->now); !status) return status;
-  if (view != nullptr && view->units_done > done) from.last_progress = job_->now;
+  if (Status status = work_.OnProgress(from.id, message, job_->now()); !status) return status;
+  if (view != nullptr && view->units_done > done) from.last_progress = job_->now();
   return {};
 }
 
 // Here a worker's history grows: how long its units take, how long its messages are on their way.
 Status OpenRound::On(Member& from, const msg::Sealed& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
-  from.clock.Guess(job_->now + job_->stopped, message.sealed_ns);
-  from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.sealed_ns));
+  from.clock.Guess(job_->now() + job_->stopped(), message.sealed_ns);
+  from.response.Add(job_->now() + job_->stopped() - from.clock.ToOurs(message.sealed_ns));
   msg::Sealed sealed = message;
   BoundTimes(from, &sealed);
-  if (Status status = work_.OnSealed(from, sealed, job_->now); !status) return status;
-  if (work_.metric_left_out() && !std::exchange(job_->said_metric_left_out, true)) {
+  if (Status status = work_.OnSealed(from, sealed, job_->now()); !status) return status;
+  if (work_.metric_left_out() && !std::exchange(job_->said_metric_left_out.Write(), true)) {
     job_->Log(LogLevel::kWarning,
               "round {}: {} of worker {} is one metric more than the {} of all workers together: "
               "those that come last are left out",
@@ -110,7 +110,7 @@ Status OpenRound::On(Member& from, const msg::Sealed& message) {
   if (!std::isfinite(sealed.loss_sum) && work_.Part(from.id.worker, sealed.part) != nullptr) {
     NoteNotFinite(from, sealed);
   }
-  from.last_progress = job_->now;
+  from.last_progress = job_->now();
   NoteRuns(sealed, &from.run_cost);
   NoteUnits(sealed, &from);
   work_.SyncHistory(from);
@@ -129,7 +129,7 @@ void OpenRound::BoundTimes(const Member& from, msg::Sealed* sealed) const {
   // Work that goes on from a round before was given out when this process had stopped for less.
   const bool carried = view != nullptr && view->base < round();
   const Time given = since + (carried ? Duration{} : stopped_before_);
-  const Time now = job_->now + job_->stopped;
+  const Time now = job_->now() + job_->stopped();
   LOCKSTEP_CHECK(given <= now, "round {}: worker {} is given its units in the future", round(),
                  from.id.worker);
   const std::int64_t earliest = from.clock.ToTheirs(given);
@@ -211,7 +211,7 @@ void OpenRound::NoteNotFinite(const Member& from, const msg::Sealed& message) {
 // Receipts are of a round, not of a plan: their map version tells which owner map they are for.
 Status OpenRound::On(const Member& from, const msg::Receipts& message) {
   if (message.round != round()) return {};
-  return work_.OnReceipts(from.id, message, job_->now);
+  return work_.OnReceipts(from.id, message, job_->now());
 }
 
 // To a fence the answer says that the worker holds nothing any more: only then may it be given
@@ -235,7 +235,7 @@ void OpenRound::OnOut(const MemberId& member) {
   const policies::WorkerView* view = work_.WorkerViewOf(worker);
   if (view != nullptr && !view->finished_at) {
     Member& slot = job_->members.at(worker);
-    slot.blocked_by_loss += job_->now - std::max(work_.started(), slot.last_progress);
+    slot.blocked_by_loss += job_->now() - std::max(work_.started(), slot.last_progress);
     if (view->units_given > 0 &&
         std::ranges::find(gone_unfinished_, worker) == gone_unfinished_.end()) {
       gone_unfinished_.push_back(worker);
@@ -269,7 +269,7 @@ void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
     if (from == nullptr || view->fenced || from->revoke) continue;
     // What is begun is never asked for: the answer would be less, and the takers named in vain.
     const std::uint32_t movable = view->units_given - view->units_taken;
-    PendingRevoke revoke{{}, 0, 0, job_->now};
+    PendingRevoke revoke{{}, 0, 0, job_->now()};
     std::uint32_t units = 0;
     for (const policies::MoveUnits& move : verdict.moves) {
       if (move.from != first.from || move.to == move.from) continue;
@@ -283,7 +283,7 @@ void OpenRound::CarryOut(const policies::WorkVerdict& verdict) {
     LOCKSTEP_CHECK(units <= movable, "I2: {} units of worker {} are moved, {} are not begun", units,
                    first.from, movable);
     revoke.from = view->units_given - units;
-    revoke.order = ++job_->orders;
+    revoke.order = job_->NextOrder();
     job_->Send(job_->members.at(first.from), msg::Revoke{round(), revoke.from, revoke.order});
     work_.BeginRevoke(first.from, std::move(revoke));
   }
@@ -298,8 +298,8 @@ void OpenRound::RevokeNotBegun() {
     LOCKSTEP_CHECK(view.units_taken < view.units_given, "I2: worker {} has begun {} units of {}",
                    view.member.worker, view.units_taken, view.units_given);
     job_->Send(job_->members.at(view.member.worker),
-               msg::Revoke{round(), view.units_taken, ++job_->orders});
-    work_.BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders, job_->now});
+               msg::Revoke{round(), view.units_taken, job_->NextOrder()});
+    work_.BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders(), job_->now()});
   }
 }
 
@@ -341,13 +341,13 @@ void OpenRound::FenceWorker(WorkerId worker, const std::string& why) {
   const policies::WorkerView* view = work_.WorkerViewOf(worker);
   if (view == nullptr || view->fenced) return;
   if (!OthersRemain(worker)) {
-    work_.ExtendRevoke(worker, job_->now);  // whether it is lost is another question
+    work_.ExtendRevoke(worker, job_->now());  // whether it is lost is another question
     return;
   }
   job_->Log(LogLevel::kInfo, "round {}: worker {} is left out and its units go to others: {}",
             round(), worker, why);
   NoteUnfinished(*view);
-  const std::uint32_t order = ++job_->orders;
+  const std::uint32_t order = job_->NextOrder();
   job_->Send(job_->members.at(worker), msg::FenceRound{round(), order});
   work_.Fence(worker, order);
   fenced_at_ = job_->now;
@@ -361,8 +361,8 @@ void OpenRound::FenceUnanswered() {
   if (work_.pending_revokes() == 0) return;
   const Duration patience = job_->bounds.Answer();
   const auto oldest = work_.OldestRevoke();
-  if (!oldest || *oldest + patience > job_->now) return;
-  for (const WorkerId worker : work_.RevokesBefore(job_->now - patience + Duration(1))) {
+  if (!oldest || *oldest + patience > job_->now()) return;
+  for (const WorkerId worker : work_.RevokesBefore(job_->now() - patience + Duration(1))) {
     FenceWorker(worker, "it did not give back units in time");
   }
 }
@@ -373,7 +373,7 @@ void OpenRound::FenceUnanswered() {
 // come of it, the round goes on without what it was given: others compute it, or a later round has
 // it.
 Time OpenRound::LetsGoOfAwayFrom() const {
-  const bool may = job_->members.CountAway() > 0 && job_->policy.work->PlacesUnits() &&
+  const bool may = job_->members.CountAway() > 0 && job_->policy().work->PlacesUnits() &&
                    !work_.relaxed() && work_.pending_revokes() == 0;
   if (!may) return kNever;
   Time since{};
@@ -397,7 +397,7 @@ Time OpenRound::LetsGoOfAwayFrom() const {
 }
 
 void OpenRound::LetGoOfAway() {
-  if (LetsGoOfAwayFrom() > job_->now) return;
+  if (LetsGoOfAwayFrom() > job_->now()) return;
   std::vector<WorkerId> away;
   for (const policies::WorkerView& view : work_.workers()) {
     if (!view.fenced && view.units_given > 0 && !view.finished_at) {
@@ -430,12 +430,12 @@ bool OpenRound::GoneUnfinished(WorkerId worker) const {
 // The worker's account of its queue and ours change by the same order, so positions mean the same.
 void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) {
   LOCKSTEP_CHECK(taker.live(), "worker {} is given units and is out", taker.id.worker);
-  msg::Assign assign{round(), {}, ++job_->orders};
+  msg::Assign assign{round(), {}, job_->NextOrder()};
   for (const UnassignedUnit& given : units) {
     assign.units.push_back({given.unit, work_.RangeOf(given.unit)});
   }
-  work_.Give(taker, units, job_->orders, job_->members, job_->now);
-  taker.last_progress = job_->now;
+  work_.Give(taker, units, job_->orders(), job_->members, job_->now());
+  taker.last_progress = job_->now();
   job_->Send(taker, std::move(assign));
 }
 
@@ -448,7 +448,7 @@ void OpenRound::PlaceUnassigned() {
   work_.TakeBackLeftOut();
   if (work_.unassigned().empty()) return;
   const policies::RoundView view = View();
-  bool without = view.with_units > 0 && job_->policy.closing->CanDoWithout(view);
+  bool without = view.with_units > 0 && job_->policy().closing->CanDoWithout(view);
   std::vector<Member*> level;
   std::vector<Member*> able;
   std::vector<Member*> fenced;  // for want of others
@@ -476,7 +476,7 @@ void OpenRound::PlaceUnassigned() {
   if (level.empty()) level = std::move(able);
   if (level.empty() && later && !without) return;
   if (level.empty() && !without && view.with_units == 0) {
-    for (const Member* member : fenced) work_.Unfence(member->id.worker, job_->now);
+    for (const Member* member : fenced) work_.Unfence(member->id.worker, job_->now());
     level = std::move(fenced);
   }
   // Whom nothing can be given any more has sealed, or begun to seal, both of its parts: the round
@@ -535,7 +535,7 @@ void OpenRound::SpreadUnassigned(const std::vector<Member*>& takers) {
 // An exact round cannot do without who is stuck, so its rule is to know of all who could take over.
 // It may have fewer units than there are members.
 policies::RoundView OpenRound::View() const {
-  policies::RoundView view = work_.View(job_->now, job_->start.workers);
+  policies::RoundView view = work_.View(job_->now(), job_->start.workers);
   if (!view.exact) return view;
   for (const Member& member : job_->members.all()) {
     const bool idle = member.next >= round() && work_.Share(member.id.worker) == nullptr;
@@ -559,14 +559,14 @@ std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) 
 // at once would keep the coordinator busy, so a millisecond is the least.
 std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from) {
   const policies::RoundView view = View();
-  const policies::WorkVerdict work = job_->policy.work->Judge(view);
+  const policies::WorkVerdict work = job_->policy().work->Judge(view);
   CarryOut(work);
   policies::ClosingVerdict closing =
-      job_->policy.closing->Judge(work.moves.empty() && work.fence.empty() ? view : View());
+      job_->policy().closing->Judge(work.moves.empty() && work.fence.empty() ? view : View());
   look_again_ = std::min(work.look_again, closing.look_again);
-  if (look_again_ <= job_->now) look_again_ = job_->now + std::chrono::milliseconds(1);
+  if (look_again_ <= job_->now()) look_again_ = job_->now() + std::chrono::milliseconds(1);
   if (closing.cut) RevokeNotBegun();
-  if (closing.close && may_close_from > job_->now) {
+  if (closing.close && may_close_from > job_->now()) {
     look_again_ = std::min(look_again_, may_close_from);
     return std::nullopt;
   }
@@ -574,13 +574,13 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
     CheckReceipts();
     return std::nullopt;
   }
-  LOCKSTEP_CHECK(job_->members.CountPresent() >= job_->min_workers,
+  LOCKSTEP_CHECK(job_->members.CountPresent() >= job_->min_workers(),
                  "I5: {} members commit round {}", job_->members.CountPresent(), round());
   for (const policies::WorkerView& worker : view.workers) NoteUnfinished(worker);
   // Rules learn from rounds that were committed, never from what was only seen.
-  job_->policy.work->OnCommitted(View());
-  if (job_->policy.runs) job_->policy.runs->OnCommitted(View());
-  job_->policy.closing->OnCommitted(View());
+  job_->policy().work->OnCommitted(View());
+  if (job_->policy().runs) job_->policy().runs->OnCommitted(View());
+  job_->policy().closing->OnCommitted(View());
   if (work_.owners().direct()) planner_->NoteResponses(work_);
   return closing;
 }
@@ -606,7 +606,7 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
         job_->Log(LogLevel::kWarning,
                   "round {}: policy {} gives worker {} the weight {}, which is no positive number: "
                   "the round is not closed like that",
-                  round(), job_->policy.name, parts[i].worker, parts[i].weight);
+                  round(), job_->policy().name, parts[i].worker, parts[i].weight);
       }
       said_weight_refused_ = true;
       return false;
@@ -643,7 +643,7 @@ std::string OpenRound::Waiting() const {
   }
   policies::RoundView view = View();
   view.explain = true;
-  return job_->policy.closing->Judge(view).reason + job_->AwayText();
+  return job_->policy().closing->Judge(view).reason + job_->AwayText();
 }
 
 // --- owners that do not send receipts lose their slices, and edges that are broken are avoided
@@ -690,7 +690,7 @@ void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::st
       !map.holders.empty() || std::ranges::all_of(map.owners, usable, &OwnerShare::owner),
       "round {}: a silent owner owns again", round());
   job_->Log(LogLevel::kInfo, "round {}: new owners, {}", round(), why);
-  work_.SetOwners(map, job_->members, job_->now);
+  work_.SetOwners(map, job_->members, job_->now());
   receipts_.Reset();
   job_->Send(job_->members.Exchanging(), msg::NewOwners{round(), std::move(map)});
 }

@@ -47,7 +47,7 @@ class OpenRound {
 
   // Work of the relaxed round before goes on in this one.
   void Carry(const CarriedWork& carried) {
-    work_.Carry(*carried.work, *carried.workers, job_->members, job_->now);
+    work_.Carry(*carried.work, *carried.workers, job_->members, job_->now());
   }
 
   // --- messages; an error is a violation of the protocol by the sender
@@ -57,8 +57,8 @@ class OpenRound {
   Status On(const Member& from, const msg::Revoked& message);
 
   void OnOut(const MemberId& member);
-  void NoteAbsence(const Member& member) { work_.NoteAbsence(member, job_->now); }
-  void NoteApplied(const Member& member) { work_.NoteApplied(member, job_->now); }
+  void NoteAbsence(const Member& member) { work_.NoteAbsence(member, job_->now()); }
+  void NoteApplied(const Member& member) { work_.NoteApplied(member, job_->now()); }
   // Some owners and other members do not reach each other: owners that reach all, if there are any.
   // `broken`: how many broken edges each member has, by slot.
   void AvoidBrokenEdges(std::span<const std::uint32_t> broken, const std::string& why);

@@ -37,7 +37,8 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
     if (member.live()) member.next = first_round;
   }
   PlannedRound planned = planner_.PlanRound(first_round, 0, updates_, std::nullopt, &*sampler_);
-  job_->Send(planned.plan.members, msg::Start{source, planned.plan, job_->totals.samples_counted});
+  job_->Send(planned.plan.members,
+             msg::Start{source, planned.plan, job_->closed().totals.samples_counted});
   open_.emplace(job_, &planner_, std::move(planned));
 }
 
@@ -137,8 +138,8 @@ Status Pipeline::On(Member& from, const msg::Applied& message) {
   from.next = message.round.Next();
   NoteUnfinishedRun(&from, message.round);
   if (open_) open_->NoteApplied(from);
-  from.last_progress = job_->now;
-  from.response.Add(job_->now + job_->stopped - from.clock.ToOurs(message.applied_ns));
+  from.last_progress = job_->now();
+  from.response.Add(job_->now() + job_->stopped() - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);
   return {};
 }
@@ -150,7 +151,7 @@ void Pipeline::NoteUnfinishedRun(Member* from, RoundId applied) const {
   const UnfinishedRun run = *from->unfinished_run;
   from->unfinished_run.reset();
   const double units = run.units + std::max(from->RunCostInUnits().value_or(0), 0.0);
-  const Duration unit = FromSeconds(Seconds(job_->now - run.since - usual_application_) / units);
+  const Duration unit = FromSeconds(Seconds(job_->now() - run.since - usual_application_) / units);
   if (unit <= from->unit_times.mean) return;  // late, and no slower than it is known to be
   from->unit_times.Add(unit);
 }
@@ -177,7 +178,7 @@ void Pipeline::Vote(const Member& from, const msg::Applied& message) {
 // nothing is counted on it.
 Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  if (message.order > job_->orders) return Violation("answered what it was not asked");
+  if (message.order > job_->orders()) return Violation("answered what it was not asked");
   if (from.state == MemberState::kBehind && from.fence_order != 0 &&
       message.order == from.fence_order) {
     const bool asked =
@@ -214,10 +215,10 @@ Status Pipeline::On(Member& from, const msg::Unreachable& message) {
   Member* peer = job_->members.Find(message.peer);
   // Also of one that is behind or connects: it will need its peers once it is back. And while the
   // job is formed: what is lost between a worker's Reached and the first round stays lost.
-  const bool matters = job_->phase == Phase::kForming || job_->phase == Phase::kTraining;
+  const bool matters = job_->phase() == Phase::kForming || job_->phase() == Phase::kTraining;
   if (!matters || done_ || peer == nullptr || from.leaving) return {};
   if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
-  job_->edge_broke_at = job_->now;
+  job_->edge_broke_at.Write() = job_->now();
   job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,
             peer->id.worker, message.reason);
   job_->Ping(from.id.worker);
@@ -267,13 +268,13 @@ void Pipeline::GiveUpCommitted(const std::string& why) {
 // void or changes what is open. While it fails over, the open round is left alone, as its plan may
 // be made anew.
 Decision Pipeline::Decide() {
-  if (!begun() || done_ || job_->failure) return {};
+  if (!begun() || done_ || job_->failure()) return {};
   AvoidBrokenEdges();
-  if (!job_->leaving.empty() || !job_->behind.empty()) return {};
+  if (!job_->leaving().empty() || !job_->behind().empty()) return {};
   if (Decision decision = CheckCommitted(); decision.kind != Kind::kWait) return decision;
   // Who was evicted or put behind just now is taken out of the rounds first.
-  if (!open_ || !job_->leaving.empty() || !job_->behind.empty()) return {};
-  if (job_->now >= stop_at_) return Abandon();
+  if (!open_ || !job_->leaving().empty() || !job_->behind().empty()) return {};
+  if (job_->now() >= stop_at_) return Abandon();
   if (unsettled()) return {};  // the open round may be planned anew
   if (auto verdict = open_->Advance(MayCloseFrom())) return {Kind::kCommit, std::move(*verdict)};
   return {};
@@ -324,7 +325,7 @@ Decision Pipeline::Abandon() {
 // Relaxed rounds could follow each other faster than a member with little processor time applies
 // them; it would have to catch up again and again. So the next one waits for it, a little.
 Time Pipeline::MayCloseFrom() const {
-  if (!open_->work().relaxed() || !committed_ || committed_->to_apply() == 0) return job_->now;
+  if (!open_->work().relaxed() || !committed_ || committed_->to_apply() == 0) return job_->now();
   const Duration usual = job_->bounds.UsualApplication().value_or(std::chrono::milliseconds(5));
   return committed_->committed_at() +
          std::min(std::max(4 * usual, Duration(std::chrono::milliseconds(2))), job_->timeout / 4);
@@ -373,7 +374,7 @@ void Pipeline::AvoidBrokenEdges() {
   const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
   // Each needs what each other one holds, and nobody can do without the last copy of a shard.
   const bool shared_out = holders().any();
-  const bool late = !mending || job_->now >= job_->edge_broke_at + job_->timeout / kMending;
+  const bool late = !mending || job_->now() >= job_->edge_broke_at() + job_->timeout / kMending;
   if (shared_out && heard && late && !holders().Needed(*worst)) {
     return SetApart(job_->members.at(worst->worker));
   }
@@ -426,7 +427,7 @@ Result<CommitDraft> Pipeline::DraftCommit(policies::ClosingVerdict verdict) cons
   const RoundWork& work = open_->work();
   CommitDraft draft{.commit = {},
                     .reason = std::move(verdict.reason),
-                    .policy = job_->policy.name,
+                    .policy = job_->policy().name,
                     .settled = {},
                     .before = *sampler_,
                     .after = *sampler_};
@@ -436,7 +437,7 @@ Result<CommitDraft> Pipeline::DraftCommit(policies::ClosingVerdict verdict) cons
   commit.attempt = open_->attempt();
   commit.owners = work.owners();
   commit.update = updates_ + 1;
-  commit.policy = job_->policy.name;
+  commit.policy = job_->policy().name;
   for (const WorkerId worker : job_->members.Slow()) commit.slow.push_back(worker.value);
   for (const policies::PartChoice& choice : verdict.parts) {
     commit.parts.push_back({work.Share(choice.worker)->member, choice.part, choice.weight,
@@ -526,7 +527,7 @@ void Pipeline::SetSteps(CommitDraft* draft) const {
   commit.steps = commit.update;
   commit.position = planner_.SchedulePosition(draft->before, commit.update - 1);
   // The average is not scaled: the steps that it is made of were.
-  if (job_->policy.local) {
+  if (job_->policy().local) {
     commit.learning_rate = static_cast<float>(config.policy.local_rate);
     return;
   }
@@ -573,7 +574,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
     history.verdict = draft.reason;
     history.policy = draft.policy;
     history.attempts = open_->TakeAttempts(draft.reason);
-    history.first_committed_at = job_->now;
+    history.first_committed_at = job_->now();
     updates_ = commit.update;
     committed_.emplace(job_, open_->TakeWork(), std::move(draft.before), std::move(history));
     for (const CommittedPart& part : commit.parts) {
@@ -592,7 +593,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   std::optional<CarriedWork> carried;
   std::vector<WorkerId> carried_workers;
   sampler_ = std::move(draft.after);
-  if (first && work.relaxed() && job_->policy.relaxed && work.pending_revokes() == 0 &&
+  if (first && work.relaxed() && job_->policy().relaxed && work.pending_revokes() == 0 &&
       !IsLastRound(commit.round)) {
     carried_workers = Carried(work, commit);
     carried = CarriedWork{&work, &carried_workers};
@@ -711,7 +712,7 @@ std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (unsettled()) return committed_->barrier()->Waiting();
   if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
-  if (job_->waits_for_quorum && job_->members.CountPresent() < job_->min_workers) {
+  if (job_->waits_for_quorum() && job_->members.CountPresent() < job_->min_workers()) {
     return job_->QuorumText() + job_->AwayText();
   }
   return open_->Waiting();
@@ -749,7 +750,7 @@ void Pipeline::CheckMayTryAgain() const {
 void Pipeline::CheckInvariants() const {
   CheckSequence();
   if (!begun()) return;
-  const bool settled = job_->leaving.empty() && job_->behind.empty();
+  const bool settled = job_->leaving().empty() && job_->behind().empty();
   for (const Member& member : job_->members.all()) {
     LOCKSTEP_CHECK(!member.live() || member.next <= first_uncommitted(),
                    "I1: worker {} has the parameters before round {}, and {} is not committed",

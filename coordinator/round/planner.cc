@@ -198,7 +198,7 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   const auto all = job_->members.all();
   const auto any = [&](auto is) { return std::ranges::any_of(all, is); };
   const bool all_leave = !any([](const Member& m) { return m.live() && !m.draining; });
-  const bool moves = job_->policy.work->PlacesUnits();
+  const bool moves = job_->policy().work->PlacesUnits();
   const bool all_away = !moves || job_->members.CountAway() == 0 || !any([&](const Member& m) {
     return m.live() && (!m.draining || all_leave) && !m.away();
   });
@@ -233,12 +233,12 @@ std::vector<policies::WorkerView> Planner::ViewsOf(const std::vector<MemberId>& 
 std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<policies::WorkerView>& members,
                                                std::uint32_t units) {
   LOCKSTEP_CHECK(!members.empty(), "{} units are shared out among nobody", units);
-  std::vector<std::uint32_t> shares = job_->policy.work->Share(members, units);
+  std::vector<std::uint32_t> shares = job_->policy().work->Share(members, units);
   const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   if (shares.size() == members.size() && sum == units) return shares;
   // A policy proposes; what cannot be is not done, and said.
   job_->Log(LogLevel::kWarning, "policy {} shared out {} units of {}; they are shared equally",
-            job_->policy.name, sum, units);
+            job_->policy().name, sum, units);
   const auto count = static_cast<std::uint32_t>(members.size());
   shares.assign(count, units / count);
   for (std::uint32_t i = 0; i < units % count; ++i) ++shares[i];
@@ -248,9 +248,9 @@ std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<policies::Worke
 // A local step is of whole units, so its units are computed one by one.
 std::vector<RunLimit> Planner::LimitRuns(const std::vector<policies::WorkerView>& members,
                                          const std::vector<std::uint32_t>& shares) {
-  if (job_->policy.local) return std::vector(members.size(), RunLimit{.units = 1});
+  if (job_->policy().local) return std::vector(members.size(), RunLimit{.units = 1});
   std::vector<RunLimit> limits;
-  if (job_->policy.runs) limits = job_->policy.runs->Runs(members, shares);
+  if (job_->policy().runs) limits = job_->policy().runs->Runs(members, shares);
   limits.resize(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     limits[i] = Within(limits[i], members[i].most_in_run);
@@ -343,7 +343,8 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
       return std::ranges::binary_search(*carried->workers, id.worker);
     });
   }
-  const std::uint32_t wanted = UnitsPerRound(job_->start, job_->policy, LeastBound(job_->members));
+  const std::uint32_t wanted =
+      UnitsPerRound(job_->start, job_->policy(), LeastBound(job_->members));
   sampler->SetUnits(wanted);
   TellUnits(wanted);
   const PlannedUnits planned = PlanUnits(carried, eligible.size(), sampler);
@@ -399,10 +400,10 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   plan.owners = Choose(round, version, Responsive(EligibleFor(round, false)), true);
   plan.owners.algorithm = ChooseAlgorithm(plan.assignments.size());
   plan.attempt = Attempt(version);
-  plan.relaxed = job_->policy.relaxed;
+  plan.relaxed = job_->policy().relaxed;
   plan.carries = carried.has_value();
   plan.position = SchedulePosition(*sampler, updates);
-  if (job_->policy.local) {
+  if (job_->policy().local) {
     plan.local_rate = job_->ScheduledRate(plan.position);
     // The plan is on its way with what was decided before it, so it has a rate that a worker takes.
     if (!std::isfinite(plan.local_rate)) {
@@ -420,7 +421,7 @@ double Planner::SchedulePosition(const Sampler& sampler, std::uint64_t updates) 
 // Where two do not reach each other the way that all of the sums take may be the one that is
 // closed.
 ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
-  if (holders_.any() || job_->policy.relaxed) return ExchangeAlgorithm::kDirect;
+  if (holders_.any() || job_->policy().relaxed) return ExchangeAlgorithm::kDirect;
   const ExchangeAlgorithm chosen =
       algorithm_.Choose(static_cast<std::uint32_t>(std::max<std::size_t>(contributors, 1)),
                         job_->parameter_bytes(), Links(contributors));
@@ -455,7 +456,7 @@ const MeasuredLinks& Planner::Links(std::size_t members) {
 std::vector<MemberId> Planner::Responsive(const std::vector<MemberId>& members) const {
   std::vector<MemberId> heard;
   for (const MemberId& id : members) {
-    if (job_->now - job_->members.at(id.worker).last_heard <= job_->timeout / 2)
+    if (job_->now() - job_->members.at(id.worker).last_heard <= job_->timeout / 2)
       heard.push_back(id);
   }
   return heard.empty() ? members : heard;
@@ -498,7 +499,7 @@ void Planner::NoteMap(RoundId round, std::uint32_t version) {
 // Links are judged by rounds, not by messages: an owner behind a slow link delays the contributions
 // of all others, so it owns nothing until its own are delivered quickly again.
 void Planner::NoteResponses(const RoundWork& work) {
-  std::vector<LinkResponse> responses = LinkResponses(work, job_->now);
+  std::vector<LinkResponse> responses = LinkResponses(work, job_->now());
   // How late a member's control messages are tells its link from its owner's work: they carry no
   // bulk, and wait behind what does.
   for (LinkResponse& response : responses) {

@@ -16,7 +16,7 @@ constexpr std::uint32_t kExtensions = 3;
 }  // namespace
 
 Publication::Publication(const Job* job, const msg::Commit& commit)
-    : job_(job), begun_(job->now), from_(job->now), patience_(job->bounds.Publication()) {
+    : job_(job), begun_(job->now()), from_(job->now()), patience_(job->bounds.Publication()) {
   for (const OwnerShare& share : commit.owners.owners) owners_.push_back({share.owner});
   awaited_ = static_cast<std::uint32_t>(owners_.size());
   if (!commit.owners.direct()) passing_ = ContributorsOf(commit);
@@ -76,7 +76,7 @@ Result<Publication::Heard> Publication::On(const MemberId& from, const msg::Publ
   Owner* owner = Find(from);
   if (owner == nullptr) return Violation("published sums it does not own");
   if (owner->state == State::kPublished) return Heard::kKnown;
-  owner->after = job_->now - begun_;
+  owner->after = job_->now() - begun_;
   published_.push_back(static_cast<std::size_t>(owner - owners_.data()));
   return Take(*owner, State::kPublished);
 }
@@ -90,7 +90,7 @@ Publication::Heard Publication::Take(Owner& owner, State state) {
   if (owner.stand_in) --stood_in_for_;
   if (--awaited_ == 0) {
     pinged_at_.reset();
-    from_ = job_->now;
+    from_ = job_->now();
     patience_ = job_->bounds.Serving();
   }
   return Heard::kFirst;
@@ -152,7 +152,7 @@ Time Publication::Deadline() const {
 }
 
 Publication::Decision Publication::OnDeadline(const Round& round) {
-  LOCKSTEP_CHECK(job_->now >= Deadline(), "owners are judged before the deadline");
+  LOCKSTEP_CHECK(job_->now() >= Deadline(), "owners are judged before the deadline");
   if (complete()) return OnServingLate(round);
   return passing_.empty() ? OnAwaitedLate(round) : OnPassingLate();
 }
@@ -162,7 +162,7 @@ Publication::Decision Publication::OnDeadline(const Round& round) {
 Publication::Decision Publication::OnPassingLate() {
   Decision decision;
   if (!pinged_at_) {
-    pinged_at_ = job_->now;
+    pinged_at_ = job_->now();
     for (const MemberId& id : passing_) decision.ping.push_back(id.worker);
     return decision;
   }
@@ -189,7 +189,7 @@ Publication::Decision Publication::OnAwaitedLate(const Round& round) {
     if (owner.state == State::kAwaited) awaited.push_back(owner.id.worker);
   }
   if (!pinged_at_) {
-    pinged_at_ = job_->now;
+    pinged_at_ = job_->now();
     decision.ping = std::move(awaited);
     return decision;
   }
@@ -199,7 +199,7 @@ Publication::Decision Publication::OnAwaitedLate(const Round& round) {
   // contributor is out, from which nobody can get what was not read in time.
   const bool late = silent.empty();
   const bool none = late && awaited.size() == owners_.size() && !round.part_lost;
-  decision.hopeless = none && job_->now >= round.hopeless_from;
+  decision.hopeless = none && job_->now() >= round.hopeless_from;
   decision.stuck = decision.hopeless && !round.may_try_again;
   if (decision.stuck) return decision;
   if (late && (++extensions_ < kExtensions || (none && !decision.hopeless))) {
@@ -220,7 +220,7 @@ Publication::Decision Publication::OnAwaitedLate(const Round& round) {
 Publication::Decision Publication::OnServingLate(const Round& round) {
   Decision decision;
   if (!pinged_at_) {
-    pinged_at_ = job_->now;
+    pinged_at_ = job_->now();
     for (const Member& member : job_->members.all()) {
       const bool lacks = std::ranges::find(round.lacking, member.id) != round.lacking.end();
       if (member.live() && (lacks || Serves(member.id))) {
@@ -267,7 +267,7 @@ bool Publication::Live(const MemberId& id) const {
 
 void Publication::GiveMoreTime() {
   pinged_at_.reset();
-  from_ = job_->now;
+  from_ = job_->now();
   patience_ = std::min(patience_ * 2, std::max(job_->timeout, patience_));
 }
 

@@ -8,7 +8,7 @@
 namespace lockstep::coordinator {
 
 void ReceiptWatch::Reset() {
-  from_ = job_->now;
+  from_ = job_->now();
   patience_ = job_->bounds.Receipts();
   pinged_at_.reset();
 }
@@ -22,17 +22,17 @@ Time ReceiptWatch::Next(const RoundWork& work) const {
 
 ReceiptWatch::Decision ReceiptWatch::Look(const RoundWork& work) {
   Decision decision;
-  if (Next(work) > job_->now) return decision;
+  if (Next(work) > job_->now()) return decision;
   if (!pinged_at_) {
-    pinged_at_ = job_->now;
+    pinged_at_ = job_->now();
     for (const OwnerShare& share : work.owners().owners) {
       decision.ping.push_back(share.owner.worker);
     }
-    if (Next(work) > job_->now) return decision;
+    if (Next(work) > job_->now()) return decision;
   }
   const Time pinged_at = *pinged_at_;
   pinged_at_.reset();
-  from_ = job_->now;
+  from_ = job_->now();
   if (!OnlyReceiptsLack(work)) return decision;
   decision.blamed = Blame(work, pinged_at);
   if (decision.blamed.empty() || decision.blamed.size() == work.owners().owners.size()) {
@@ -48,8 +48,8 @@ ReceiptWatch::Decision ReceiptWatch::Look(const RoundWork& work) {
 bool ReceiptWatch::OnlyReceiptsLack(const RoundWork& work) const {
   if (!work.unassigned().empty()) return false;
   RoundWork::Hypothetical delivered;
-  work.ViewIfDelivered(job_->now, job_->start.workers, &delivered);
-  return job_->policy.closing->Judge(delivered.view).close;
+  work.ViewIfDelivered(job_->now(), job_->start.workers, &delivered);
+  return job_->policy().closing->Judge(delivered.view).close;
 }
 
 // A receipt takes two: it is the owner's fault when it is silent, or when it misses most of what
@@ -86,7 +86,7 @@ std::vector<WorkerId> ReceiptWatch::Blame(const RoundWork& work, Time pinged_at)
 
 void ReceiptWatch::CheckInvariants() const {
   LOCKSTEP_CHECK(patience_ > Duration{}, "I6: receipts are late at once");
-  LOCKSTEP_CHECK(from_ <= job_->now, "I6: receipts are awaited from a time to come");
+  LOCKSTEP_CHECK(from_ <= job_->now(), "I6: receipts are awaited from a time to come");
   LOCKSTEP_CHECK(!pinged_at_ || *pinged_at_ >= from_, "owners were asked before they were awaited");
 }
 

@@ -36,8 +36,8 @@ MUTATIONS = [
     Mutation(
         "the quorum is one less",
         "coordinator/job/context.cc",
-        "members.CountPresent() >= min_workers;",
-        "members.CountPresent() + 1 >= min_workers;",
+        "members.CountPresent() >= min_workers();",
+        "members.CountPresent() + 1 >= min_workers();",
     ),
     Mutation(
         "the mean is over samples, whatever a part counts for",
@@ -128,7 +128,7 @@ MUTATIONS = [
     Mutation(
         "a checkpoint has the state from before its round",
         "coordinator/core/checkpointer.cc",
-        "  current_->state.totals = job_->totals;\n  SaveIfPossible();\n",
+        "  current_->state.totals = job_->closed().totals;\n  SaveIfPossible();\n",
         "  SaveIfPossible();\n",
     ),
     Mutation(

@@ -11,6 +11,7 @@
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
 #include "tests/unit/coordinator/carry_out.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -35,9 +36,8 @@ class BackAgainTest : public ::testing::Test {
     auto policy = policies::MakePolicy(start.config.policy, workers, nullptr);
     ASSERT_TRUE(policy.ok());
     job_ = std::make_unique<Job>(std::move(start), std::move(*policy), 1);
-    job_->out = &actions_;
-    job_->min_workers = 1;
-    job_->train_samples = 100;
+    Edit(job_->out) = &actions_;
+    Edit(job_->agreed).train_samples = 100;
     for (std::uint32_t i = 0; i < workers; ++i) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
       job_->members.SetState(*member, MemberState::kLive, Time{});
@@ -58,14 +58,15 @@ class BackAgainTest : public ::testing::Test {
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
   void Out(std::uint32_t worker) {
     const MemberId id = At(worker).id;
-    job_->members.Free(At(worker), job_->now);
+    job_->members.Free(At(worker), job_->now());
     rounds_->OnOut(id, "test");
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   void Back(std::uint32_t worker) {
-    Member* member = job_->members.TakeSlot(WorkerId(worker), ConnectionId(worker + 1), job_->now);
+    Member* member =
+        job_->members.TakeSlot(WorkerId(worker), ConnectionId(worker + 1), job_->now());
     ASSERT_EQ(member, &At(worker));
-    job_->members.SetState(*member, MemberState::kLive, job_->now);
+    job_->members.SetState(*member, MemberState::kLive, job_->now());
     Map(worker);
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
@@ -194,7 +195,7 @@ TEST_F(BackAgainTest, NobodyIsFencedForThem) {
   ASSERT_TRUE(rounds_->open()->work().exact());
   Out(2);
   Back(2);
-  job_->now += Duration(1h);
+  Edit(job_->now) += Duration(1h);
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_THAT(All<msg::FenceRound>(), IsEmpty());
   EXPECT_EQ(rounds_->open()->work().Share(WorkerId(2)), nullptr);

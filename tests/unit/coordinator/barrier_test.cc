@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -19,12 +20,12 @@ constexpr std::uint64_t kParameters = 1000;
 class BarrierTest : public ::testing::Test {
  protected:
   BarrierTest() : job_(Start(), *policies::MakePolicy(PolicySection(), kWorkers), 1) {
-    job_.now = Time(std::chrono::seconds(100));
-    job_.parameter_count = kParameters;
-    job_.state_tensors = 1;
+    Edit(job_.now) = Time(std::chrono::seconds(100));
+    Edit(job_.agreed).parameter_count = kParameters;
+    Edit(job_.agreed).state_tensors = 1;
     for (std::uint64_t i = 0; i < kWorkers; ++i) {
-      Member* member = job_.members.TakeSlot(std::nullopt, ConnectionId(i + 1), job_.now);
-      job_.members.SetState(*member, MemberState::kLive, job_.now);
+      Member* member = job_.members.TakeSlot(std::nullopt, ConnectionId(i + 1), job_.now());
+      job_.members.SetState(*member, MemberState::kLive, job_.now());
     }
   }
   static StartParameters Start() {
@@ -34,7 +35,7 @@ class BarrierTest : public ::testing::Test {
     return start;
   }
   MemberId Id(std::uint32_t worker) const { return job_.members.at(WorkerId(worker)).id; }
-  void Hear(std::uint32_t worker) { job_.members.at(WorkerId(worker)).last_heard = job_.now; }
+  void Hear(std::uint32_t worker) { job_.members.at(WorkerId(worker)).last_heard = job_.now(); }
   // Two shards; worker 3 holds none.
   msg::Commit Commit() const {
     msg::Commit commit;
@@ -44,7 +45,7 @@ class BarrierTest : public ::testing::Test {
   }
   Barrier Make(bool copies = false) { return {&job_, Commit(), copies}; }
   Barrier::Decision AtDeadline(Barrier& barrier) {
-    job_.now = barrier.Deadline();
+    Edit(job_.now) = barrier.Deadline();
     return barrier.OnDeadline();
   }
   static testing::Matcher<std::vector<WorkerId>> Workers(std::initializer_list<std::uint32_t> ids) {
@@ -81,13 +82,13 @@ TEST_F(BarrierTest, WhoIsToHoldNothingMaySayNothing) {
 TEST_F(BarrierTest, AllAreAskedForASignOfLifeAndTheSilentOneIsBlamed) {
   Barrier barrier = Make();
   ASSERT_TRUE(barrier.OnHeld(Id(0)).ok());
-  EXPECT_LT(barrier.Deadline(), job_.now + std::chrono::seconds(10));
+  EXPECT_LT(barrier.Deadline(), job_.now() + std::chrono::seconds(10));
   const Barrier::Decision first = AtDeadline(barrier);
   // Also who has said Held: others may wait for a shard that it has stopped serving.
   EXPECT_THAT(first.ping, Workers({0, 1, 2, 3}));
   EXPECT_THAT(first.blamed, IsEmpty());
   EXPECT_THAT(first.silent, IsEmpty());
-  EXPECT_GT(barrier.Deadline(), job_.now);
+  EXPECT_GT(barrier.Deadline(), job_.now());
   Hear(1);
   Hear(2);
   const Barrier::Decision second = AtDeadline(barrier);
@@ -111,8 +112,8 @@ TEST_F(BarrierTest, BehindItThoseWhoAreSilentAreFoundTheSameWay) {
   for (std::uint32_t worker = 0; worker < 3; ++worker) ASSERT_TRUE(barrier.OnHeld(Id(worker)).ok());
   const auto look = [&] {
     const Time deadline = barrier.Deadline();
-    EXPECT_GT(deadline, job_.now);
-    job_.now = deadline;
+    EXPECT_GT(deadline, job_.now());
+    Edit(job_.now) = deadline;
     return barrier.OnTakingDeadline();
   };
   const Barrier::Decision first = look();
@@ -127,16 +128,16 @@ TEST_F(BarrierTest, WhoLivesAndIsLateHasABound) {
   Barrier barrier = Make();
   ASSERT_TRUE(barrier.OnHeld(Id(0)).ok());
   ASSERT_TRUE(barrier.OnHeld(Id(1)).ok());
-  const Time began = job_.now;
+  const Time began = job_.now();
   std::vector<WorkerId> blamed;
   for (int looks = 0; blamed.empty() && looks < 100; ++looks) {
     const Time deadline = barrier.Deadline();
-    ASSERT_GT(deadline, job_.now);
+    ASSERT_GT(deadline, job_.now());
     blamed = AtDeadline(barrier).blamed;
     for (std::uint32_t worker = 0; worker < 3; ++worker) Hear(worker);
   }
   EXPECT_THAT(blamed, Workers({2}));
-  EXPECT_GE(job_.now, began + job_.bounds.Stuck());
+  EXPECT_GE(job_.now(), began + job_.bounds.Stuck());
 }
 
 // The same, and with each deadline more of a shard has been copied: it is not blamed, but for more
@@ -145,23 +146,23 @@ TEST_F(BarrierTest, WhoGetsOnWithACopyIsWaitedFor) {
   Barrier barrier = Make(true);
   ASSERT_TRUE(barrier.OnHeld(Id(0)).ok());
   ASSERT_TRUE(barrier.OnHeld(Id(1)).ok());
-  const Time began = job_.now;
+  const Time began = job_.now();
   std::uint64_t copied = 0;
-  while (job_.now < began + 3 * job_.bounds.Copy()) {
+  while (job_.now() < began + 3 * job_.bounds.Copy()) {
     ASSERT_THAT(AtDeadline(barrier).blamed, IsEmpty());
     for (std::uint32_t worker = 0; worker < 3; ++worker) Hear(worker);
     barrier.OnCopied(Id(2), ++copied);
   }
   barrier.OnCopied(Id(2), copied);  // nothing new
   barrier.OnCopied(Id(2), 2 * kParameters + 1);
-  const Time stood_still = job_.now;
+  const Time stood_still = job_.now();
   std::vector<WorkerId> blamed;
   for (int looks = 0; blamed.empty() && looks < 100; ++looks) {
     blamed = AtDeadline(barrier).blamed;
     for (std::uint32_t worker = 0; worker < 3; ++worker) Hear(worker);
   }
   EXPECT_THAT(blamed, Workers({2}));
-  EXPECT_LE(job_.now, stood_still + 2 * job_.bounds.Copy());
+  EXPECT_LE(job_.now(), stood_still + 2 * job_.bounds.Copy());
 }
 
 }  // namespace

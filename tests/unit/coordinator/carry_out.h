@@ -6,6 +6,7 @@
 
 #include "coordinator/core/from_round.h"
 #include "coordinator/round/pipeline.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 
@@ -20,7 +21,7 @@ inline void AdvanceRounds(Job* job, Pipeline* rounds, std::vector<RoundRecord>* 
         (commits && last != nullptr && !last->closed())) {
       const ClosedRound round = rounds->CloseCommitted();
       closed->push_back(MakeRecord(*job, round));
-      NoteRound(round, closed->back(), job);
+      NoteRound(round, closed->back(), &Edit(job->closed), &job->members);
     }
     if (commits) rounds->MakeCommit(*rounds->DraftCommit(std::move(decision.verdict)));
     if (decision.kind == Decision::Kind::kNextAttempt) {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -19,9 +20,9 @@ constexpr std::uint64_t kNumbersOfEach = 4;
 class CheckpointerTest : public ::testing::Test {
  protected:
   CheckpointerTest() : job_(Start(), *policies::MakePolicy(PolicySection(), 4), 1), it_(&job_) {
-    job_.out = &actions_;
-    job_.parameter_count = kNumbersOfEach;
-    job_.state_tensors = 1;
+    Edit(job_.out) = &actions_;
+    Edit(job_.agreed).parameter_count = kNumbersOfEach;
+    Edit(job_.agreed).state_tensors = 1;
     for (std::uint32_t w = 0; w < 4; ++w) {
       Member* member = job_.members.TakeSlot(std::nullopt, ConnectionId(w + 1), Time{});
       job_.members.SetState(*member, MemberState::kLive, Time{});
@@ -49,7 +50,7 @@ class CheckpointerTest : public ::testing::Test {
   }
   void Leave(bool doubtful) {
     const MemberId id = At(2).id;
-    job_.members.Free(At(2), job_.now);
+    job_.members.Free(At(2), job_.now());
     it_.OnOut(id, doubtful);
   }
   template <class What>

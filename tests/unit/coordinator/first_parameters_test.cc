@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -24,9 +25,9 @@ constexpr std::uint64_t kWindow = 4u << 20;
 class FirstParametersTest : public ::testing::Test {
  protected:
   FirstParametersTest() : job_(Start(), *policies::MakePolicy(PolicySection(), 4), 1), it_(&job_) {
-    job_.out = &actions_;
-    job_.now = Time(std::chrono::seconds(1));
-    job_.parameter_count = kTotal / sizeof(float);
+    Edit(job_.out) = &actions_;
+    Edit(job_.now) = Time(std::chrono::seconds(1));
+    Edit(job_.agreed).parameter_count = kTotal / sizeof(float);
     for (std::uint32_t w = 0; w < 3; ++w) Join(w, MemberState::kForming);
   }
   static StartParameters Start() {
@@ -38,14 +39,14 @@ class FirstParametersTest : public ::testing::Test {
   }
   void Join(std::uint32_t worker, MemberState state) {
     Member* member =
-        job_.members.TakeSlot(WorkerId(worker), ConnectionId(++connections_), job_.now);
+        job_.members.TakeSlot(WorkerId(worker), ConnectionId(++connections_), job_.now());
     ASSERT_NE(member, nullptr);
-    job_.members.SetState(*member, state, job_.now);
+    job_.members.SetState(*member, state, job_.now());
     of_[ConnectionId(connections_)] = worker;
   }
   void Leave(std::uint32_t worker) {
     const MemberId id = At(worker).id;
-    job_.members.Free(At(worker), job_.now);
+    job_.members.Free(At(worker), job_.now());
     it_.OnOut(id);
   }
   Member& At(std::uint32_t worker) { return job_.members.at(WorkerId(worker)); }
@@ -89,7 +90,7 @@ class FirstParametersTest : public ::testing::Test {
   }
   std::vector<std::string> Evicted() const {
     std::vector<std::string> reasons;
-    for (const Leaving& leaving : job_.leaving) reasons.push_back(leaving.reason);
+    for (const Leaving& leaving : job_.leaving()) reasons.push_back(leaving.reason);
     return reasons;
   }
 
@@ -183,7 +184,8 @@ TEST_F(FirstParametersTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
     at += more;
     ASSERT_TRUE(Takes(1, taken = at).ok());
   }
-  for (std::uint32_t w = 0; w < 2; ++w) job_.members.SetState(At(w), MemberState::kLive, job_.now);
+  for (std::uint32_t w = 0; w < 2; ++w)
+    job_.members.SetState(At(w), MemberState::kLive, job_.now());
   Join(3, MemberState::kForming);
   actions_.clear();
   it_.Want(At(3));
@@ -217,8 +219,8 @@ TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
     at += more;
     for (std::uint32_t w : {1u, 2u}) ASSERT_TRUE(Takes(w, at).ok());
   }
-  job_.members.SetState(At(0), MemberState::kLive, job_.now);
-  for (std::uint32_t w : {1u, 2u}) job_.members.SetState(At(w), MemberState::kBehind, job_.now);
+  job_.members.SetState(At(0), MemberState::kLive, job_.now());
+  for (std::uint32_t w : {1u, 2u}) job_.members.SetState(At(w), MemberState::kBehind, job_.now());
   Join(3, MemberState::kForming);
   actions_.clear();
   it_.Want(At(3));
@@ -228,7 +230,7 @@ TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
   it_.Want(At(3));
   EXPECT_THAT(Asked(), IsEmpty()) << "its own are not the job's";
   EXPECT_FALSE(it_.HasAll(At(3).id));
-  job_.members.SetState(At(2), MemberState::kLive, job_.now);
+  job_.members.SetState(At(2), MemberState::kLive, job_.now());
   it_.Want(At(3));
   EXPECT_THAT(Asked(), ElementsAre(Pair(2, kWindow)));
 }
@@ -253,21 +255,21 @@ TEST_F(FirstParametersTest, WhatIsOutOfOrderCostsItsSenderItsPlace) {
 TEST_F(FirstParametersTest, WhoGivesOrTakesNothingIsOut) {
   it_.Begin();
   Asked();
-  job_.now += std::chrono::seconds(9);
+  Edit(job_.now) += std::chrono::seconds(9);
   it_.Tick();
   EXPECT_THAT(Evicted(), IsEmpty());
   ASSERT_TRUE(Gives(0, 0, 8).ok());
   ASSERT_TRUE(Takes(1, 8).ok());
   EXPECT_EQ(it_.Waiting(),
             "waiting for worker 2: 0 of 8 MiB of worker 0's parameters are with all");
-  job_.now += std::chrono::seconds(9);
+  Edit(job_.now) += std::chrono::seconds(9);
   ASSERT_TRUE(Takes(2, 0).ok()) << "that is nothing";
-  job_.now += std::chrono::seconds(1);
+  Edit(job_.now) += std::chrono::seconds(1);
   it_.Tick();
   EXPECT_THAT(Evicted(), ElementsAre(HasSubstr("taken nothing of the first parameters for 10.0 s"),
                                      HasSubstr("given nothing of its parameters for 10.0 s")));
-  EXPECT_EQ(job_.leaving[0].member, At(2).id);
-  EXPECT_EQ(job_.leaving[1].member, At(0).id);
+  EXPECT_EQ(job_.leaving()[0].member, At(2).id);
+  EXPECT_EQ(job_.leaving()[1].member, At(0).id);
 }
 
 }  // namespace

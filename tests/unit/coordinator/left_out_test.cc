@@ -10,6 +10,7 @@
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
 #include "tests/unit/coordinator/carry_out.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -30,8 +31,8 @@ class LeftOutTest : public ::testing::Test {
     auto policy = policies::MakePolicy(start.config.policy, 2, nullptr);
     ASSERT_TRUE(policy.ok());
     job_ = std::make_unique<Job>(std::move(start), std::move(*policy), 1);
-    job_->out = &actions_;
-    job_->train_samples = 16;
+    Edit(job_->out) = &actions_;
+    Edit(job_->agreed).train_samples = 16;
     for (std::uint32_t i : {0u, 1u}) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
       job_->members.SetState(*member, MemberState::kLive, Time{});
@@ -145,8 +146,8 @@ TEST_F(LeftOutTest, AContributionThatIsNoNumberEndsTheJob) {
   Start("stop");
   Seal(0, 0, 1.0);
   Seal(1, 0, nan_);
-  ASSERT_TRUE(job_->failure);
-  EXPECT_THAT(*job_->failure,
+  ASSERT_TRUE(job_->failure());
+  EXPECT_THAT(*job_->failure(),
               HasSubstr("round 0: the loss or gradient of worker 1 over the samples "
                         "[4, 8) of epoch 0 is not finite"));
 }
@@ -159,7 +160,7 @@ TEST_F(LeftOutTest, WhoSaysItOfAnotherOneIsNamed) {
     Seal(0, 0, 1.0);
     Seal(1, 0, 1.0);
     ASSERT_TRUE(Finds(0, {1}).ok());
-    std::string said = job_->failure.value_or("");
+    std::string said = job_->failure().value_or("");
     for (const Action& action : actions_) {
       if (const auto* line = std::get_if<LogLine>(&action)) said += line->text + "\n";
     }
@@ -173,7 +174,7 @@ TEST_F(LeftOutTest, OrIsSkippedAndItsSamplesAreDropped) {
   Start("skip");
   Seal(0, 0, 1.0);
   Seal(1, 0, std::numeric_limits<double>::infinity());
-  EXPECT_FALSE(job_->failure);
+  EXPECT_FALSE(job_->failure());
   msg::Commit commit = LastCommit();
   ASSERT_EQ(commit.parts.size(), 1u);
   EXPECT_EQ(commit.parts[0].member, At(0).id);
@@ -192,9 +193,9 @@ TEST_F(LeftOutTest, OrIsSkippedAndItsSamplesAreDropped) {
   EXPECT_EQ(closed_[0].skipped[0].worker, WorkerId(1));
   EXPECT_EQ(closed_[0].loss, 0.25);
   EXPECT_THAT(closed_[1].skipped, IsEmpty());
-  EXPECT_EQ(job_->totals.samples_dropped, 4u);
-  EXPECT_EQ(job_->totals.samples_counted, 12u);
-  EXPECT_EQ(job_->totals.epochs, 1u);
+  EXPECT_EQ(job_->closed().totals.samples_dropped, 4u);
+  EXPECT_EQ(job_->closed().totals.samples_counted, 12u);
+  EXPECT_EQ(job_->closed().totals.epochs, 1u);
 }
 
 TEST_F(LeftOutTest, ATailThatIsCountedExactlyDoesWithoutThemToo) {
@@ -208,17 +209,17 @@ TEST_F(LeftOutTest, ATailThatIsCountedExactlyDoesWithoutThemToo) {
   Apply(0, 1);
   Apply(1, 1);
   EXPECT_TRUE(rounds_->done());
-  EXPECT_EQ(job_->totals.samples_dropped, 4u);
-  EXPECT_EQ(job_->totals.epochs, 1u);
+  EXPECT_EQ(job_->closed().totals.samples_dropped, 4u);
+  EXPECT_EQ(job_->closed().totals.epochs, 1u);
 }
 
 TEST_F(LeftOutTest, WithNothingButSuchContributionsThereIsNothingToGoOnWith) {
   Start("skip");
   Seal(0, 0, nan_);
-  EXPECT_FALSE(job_->failure);
+  EXPECT_FALSE(job_->failure());
   Seal(1, 0, nan_);
-  ASSERT_TRUE(job_->failure);
-  EXPECT_THAT(*job_->failure, HasSubstr("every other contribution"));
+  ASSERT_TRUE(job_->failure());
+  EXPECT_THAT(*job_->failure(), HasSubstr("every other contribution"));
 }
 
 // What no worker sees in its own gradient, whoever sums sees.
@@ -228,8 +229,8 @@ TEST_F(LeftOutTest, WhatOwnersFindEndsTheJob) {
   Seal(1, 0, 1.0);
   ASSERT_EQ(LastCommit().parts.size(), 2u);
   EXPECT_TRUE(Finds(0, {1}).ok());
-  ASSERT_TRUE(job_->failure);
-  EXPECT_THAT(*job_->failure,
+  ASSERT_TRUE(job_->failure());
+  EXPECT_THAT(*job_->failure(),
               HasSubstr("round 0: the loss or gradient of worker 1 over the samples "
                         "[4, 8) of epoch 0 is not finite"));
 }
@@ -252,7 +253,7 @@ TEST_F(LeftOutTest, WhatOwnersFindIsSkippedByAnotherAttempt) {
   EXPECT_EQ(second.parts[0].member, At(0).id);
   EXPECT_EQ(second.samples, 4u);
   EXPECT_TRUE(Finds(1, {1}).ok());  // of the attempt before
-  EXPECT_FALSE(job_->failure);
+  EXPECT_FALSE(job_->failure());
   Apply(0, 0, 1);
   Apply(1, 0, 1);
   Seal(0, 1, 1.0);
@@ -266,8 +267,8 @@ TEST_F(LeftOutTest, WhatOwnersFindIsSkippedByAnotherAttempt) {
   EXPECT_EQ(closed_[0].skipped[0].worker, WorkerId(1));
   ASSERT_EQ(closed_[0].attempts.size(), 2u);
   EXPECT_THAT(closed_[0].attempts[1].reason, HasSubstr("worker 1"));
-  EXPECT_EQ(job_->totals.samples_dropped, 4u);
-  EXPECT_EQ(job_->totals.samples_counted, 12u);
+  EXPECT_EQ(job_->closed().totals.samples_dropped, 4u);
+  EXPECT_EQ(job_->closed().totals.samples_counted, 12u);
 }
 
 TEST_F(LeftOutTest, WhenOwnersFindNothingElseTheJobEnds) {
@@ -275,8 +276,8 @@ TEST_F(LeftOutTest, WhenOwnersFindNothingElseTheJobEnds) {
   Seal(0, 0, 1.0);
   Seal(1, 0, 1.0);
   EXPECT_TRUE(Finds(0, {0, 1}).ok());
-  ASSERT_TRUE(job_->failure);
-  EXPECT_THAT(*job_->failure, HasSubstr("every other contribution"));
+  ASSERT_TRUE(job_->failure());
+  EXPECT_THAT(*job_->failure(), HasSubstr("every other contribution"));
 }
 
 // The first is lost before the promises are given: what is left is what cannot be summed.
@@ -287,10 +288,10 @@ TEST_F(LeftOutTest, NorIsThereAnythingWhenTheOtherIsLost) {
   EXPECT_TRUE(Finds(1, {1}).ok());
   job_->PutBehind(At(0), "test");
   rounds_->OnOut(At(0).id, "test");
-  job_->behind.clear();
+  Edit(job_->behind).clear();
   HoldsNothing(1);
-  ASSERT_TRUE(job_->failure);
-  EXPECT_THAT(*job_->failure,
+  ASSERT_TRUE(job_->failure());
+  EXPECT_THAT(*job_->failure(),
               HasSubstr("worker 1 over the samples [4, 8) of epoch 0 is not finite, "
                         "and no other contribution is left"));
 }
@@ -304,7 +305,7 @@ TEST_F(LeftOutTest, WhatCannotBeFoundIsRefused) {
   EXPECT_TRUE(Finds(0, {}).ok());
   Apply(0, 0);
   EXPECT_FALSE(Finds(1, {1}).ok());  // somebody holds all sums
-  EXPECT_FALSE(job_->failure);
+  EXPECT_FALSE(job_->failure());
 }
 
 // Somebody else computes what a lost worker's skipped contribution was made of.
@@ -322,11 +323,11 @@ TEST_F(LeftOutTest, WhoDoesNotApplyWhatOthersHaveIsPutBehind) {
   Seal(0, 0, 1.0);
   Seal(1, 0, 1.0);
   Apply(0, 0);
-  job_->now += job_->timeout - std::chrono::milliseconds(1);
+  Edit(job_->now) += job_->timeout - std::chrono::milliseconds(1);
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_TRUE(At(1).live());
-  EXPECT_LE(rounds_->NextDeadline(), job_->now + std::chrono::milliseconds(1));
-  job_->now += std::chrono::milliseconds(1);
+  EXPECT_LE(rounds_->NextDeadline(), job_->now() + std::chrono::milliseconds(1));
+  Edit(job_->now) += std::chrono::milliseconds(1);
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_EQ(At(1).state, MemberState::kBehind);
   EXPECT_TRUE(At(0).live());
@@ -341,7 +342,7 @@ TEST_F(LeftOutTest, NobodyIsPutBehindWhileNobodyHasAppliedIt) {
     ASSERT_TRUE(
         rounds_->On(At(share.owner.worker.value), msg::Published{RoundId(0), Attempt(0)}).ok());
   }
-  job_->now += 3 * job_->timeout;
+  Edit(job_->now) += 3 * job_->timeout;
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_TRUE(At(0).live());
   EXPECT_TRUE(At(1).live());

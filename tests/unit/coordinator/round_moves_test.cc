@@ -9,6 +9,7 @@
 
 #include "coordinator/round/pipeline.h"
 #include "tests/unit/coordinator/carry_out.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -79,8 +80,8 @@ class RoundMovesTest : public ::testing::Test {
     policy.closing = std::make_unique<WeighingRule>(&weights_);
     policy.work = std::make_unique<ProposingRule>(&proposals_);
     job_ = std::make_unique<Job>(std::move(start), std::move(policy), 1);
-    job_->out = &actions_;
-    job_->train_samples = 80;
+    Edit(job_->out) = &actions_;
+    Edit(job_->agreed).train_samples = 80;
     for (std::uint32_t i : {0u, 1u}) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
       job_->members.SetState(*member, MemberState::kLive, Time{});
@@ -316,7 +317,7 @@ TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {
 TEST_F(RoundMovesTest, WhoDoesNotGiveBackInTimeIsFenced) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 2}};
   Advance();
-  job_->now = rounds_->NextDeadline();
+  Edit(job_->now) = rounds_->NextDeadline();
   Advance();
   EXPECT_THAT(Sent<msg::FenceRound>(0), SizeIs(1));
   ASSERT_THAT(Sent<msg::Assign>(1), SizeIs(1));

@@ -8,6 +8,7 @@
 
 #include "coordinator/round/planner.h"
 #include "policies/registry.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -26,7 +27,7 @@ class RunBoundTest : public ::testing::Test {
     auto policy = policies::MakePolicy(start.config.policy, start.workers, nullptr);
     ASSERT_TRUE(policy.ok());
     job_ = std::make_unique<Job>(std::move(start), std::move(*policy), 1);
-    job_->out = &actions_;
+    Edit(job_->out) = &actions_;
     for (const std::uint32_t i : {0u, 1u}) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
       job_->members.SetState(*member, MemberState::kLive, Time{});

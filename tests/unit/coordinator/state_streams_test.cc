@@ -7,6 +7,7 @@
 #include <map>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -18,10 +19,10 @@ constexpr std::uint32_t kWorkers = 20;
 class StateStreamsTest : public ::testing::Test {
  protected:
   StateStreamsTest() : job_(Start(), Rules(), 1), streams_(&job_) {
-    job_.out = &actions_;
-    job_.now = Time(std::chrono::seconds(1));
-    job_.parameter_count = 10u << 20;
-    job_.state_tensors = 2;
+    Edit(job_.out) = &actions_;
+    Edit(job_.now) = Time(std::chrono::seconds(1));
+    Edit(job_.agreed).parameter_count = 10u << 20;
+    Edit(job_.agreed).state_tensors = 2;
     for (std::uint64_t i = 0; i < kWorkers; ++i) {
       job_.members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
     }
@@ -81,13 +82,14 @@ TEST_F(StateStreamsTest, NoMoreIsUnderWayThanTheBound) {
 TEST_F(StateStreamsTest, WhoTakesNothingIsOutAndItsPlaceIsFree) {
   for (std::uint32_t w = 0; w < kWorkers; ++w) streams_.Begin(At(w));
   ASSERT_TRUE(streams_.On(At(0), msg::CheckpointTaken{1000}).ok());
-  job_.now += std::chrono::seconds(9);
+  Edit(job_.now) += std::chrono::seconds(9);
   ASSERT_TRUE(streams_.On(At(1), msg::CheckpointTaken{1}).ok());
-  job_.now += std::chrono::seconds(1);
+  Edit(job_.now) += std::chrono::seconds(1);
   streams_.Tick();
-  ASSERT_EQ(job_.leaving.size(), StateStreams::kAtOnce - 1);  // those that wait are not judged
-  EXPECT_THAT(job_.leaving.front().reason, HasSubstr("taken nothing of the checkpoint for 10.0 s"));
-  for (const Leaving& leaving : job_.leaving) {
+  ASSERT_EQ(job_.leaving().size(), StateStreams::kAtOnce - 1);  // those that wait are not judged
+  EXPECT_THAT(job_.leaving().front().reason,
+              HasSubstr("taken nothing of the checkpoint for 10.0 s"));
+  for (const Leaving& leaving : job_.leaving()) {
     EXPECT_NE(leaving.member, At(1).id);
     streams_.OnOut(leaving.member);
   }

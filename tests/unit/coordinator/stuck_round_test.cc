@@ -9,6 +9,7 @@
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
 #include "tests/unit/coordinator/carry_out.h"
+#include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -27,8 +28,8 @@ class StuckRoundTest : public ::testing::Test {
     auto policy = policies::MakePolicy(start.config.policy, 2, nullptr);
     ASSERT_TRUE(policy.ok());
     job_ = std::make_unique<Job>(std::move(start), std::move(*policy), 1);
-    job_->out = &actions_;
-    job_->train_samples = 16;
+    Edit(job_->out) = &actions_;
+    Edit(job_->agreed).train_samples = 16;
     for (std::uint32_t i : {0u, 1u}) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
       job_->members.SetState(*member, MemberState::kLive, Time{});
@@ -71,14 +72,14 @@ class StuckRoundTest : public ::testing::Test {
   template <class Message>
   double Wait() {
     const std::size_t before = Count<Message>();
-    const Time from = job_->now;
-    while (job_->now < from + 100 * job_->timeout) {
-      job_->now += job_->timeout / 20;
-      for (std::uint32_t i : {0u, 1u}) At(i).last_heard = job_->now;
+    const Time from = job_->now();
+    while (job_->now() < from + 100 * job_->timeout) {
+      Edit(job_->now) += job_->timeout / 20;
+      for (std::uint32_t i : {0u, 1u}) At(i).last_heard = job_->now();
       EXPECT_LT(rounds_->NextDeadline(), kNever);
       Advance();
-      if (Count<Message>() > before || !job_->leaving.empty() || !job_->behind.empty()) {
-        return Seconds(job_->now - from) / Seconds(job_->timeout);
+      if (Count<Message>() > before || !job_->leaving().empty() || !job_->behind().empty()) {
+        return Seconds(job_->now() - from) / Seconds(job_->timeout);
       }
     }
     return 0;
@@ -115,7 +116,7 @@ TEST_F(StuckRoundTest, ThatIsPublishedAndNotAppliedIsTriedAgainAFewTimes) {
     Publish(0, attempt);
     Publish(1, attempt);
     EXPECT_NEAR(Wait<msg::FenceAttempt>(), 6, 0.1) << attempt;
-    ASSERT_TRUE(job_->leaving.empty());
+    ASSERT_TRUE(job_->leaving().empty());
     Answer(0, false);
     Answer(1, false);
     ASSERT_EQ(LastSent<msg::Commit>()->attempt, Attempt(attempt + 1));
@@ -123,8 +124,8 @@ TEST_F(StuckRoundTest, ThatIsPublishedAndNotAppliedIsTriedAgainAFewTimes) {
   Publish(0, 3);
   Publish(1, 3);
   EXPECT_NEAR(Wait<msg::FenceAttempt>(), 6, 0.1);
-  ASSERT_THAT(job_->leaving, SizeIs(2));
-  EXPECT_THAT(job_->leaving[0].reason, HasSubstr("nobody has applied round 0 for"));
+  ASSERT_THAT(job_->leaving(), SizeIs(2));
+  EXPECT_THAT(job_->leaving()[0].reason, HasSubstr("nobody has applied round 0 for"));
 }
 
 TEST_F(StuckRoundTest, SumsOfTheAttemptBeforeAreNoneOfTheNext) {
@@ -152,8 +153,8 @@ TEST_F(StuckRoundTest, AHolderThatDoesNotApplyWhatItHoldsIsOut) {
   Answer(0, true);
   ASSERT_EQ(LastSent<msg::TakeSums>()->holder, At(0).id);
   EXPECT_NEAR(Wait<msg::FenceAttempt>(), 6, 0.1);
-  ASSERT_THAT(job_->leaving, SizeIs(1));
-  EXPECT_EQ(job_->leaving[0].member, At(0).id);
+  ASSERT_THAT(job_->leaving(), SizeIs(1));
+  EXPECT_EQ(job_->leaving()[0].member, At(0).id);
   EXPECT_TRUE(At(1).live());
 }
 
@@ -162,7 +163,7 @@ TEST_F(StuckRoundTest, WhoeverAppliedItFirstIsLost) {
   Commit(0);
   Publish(0);
   ASSERT_TRUE(rounds_->On(At(1), msg::Applied{RoundId(0), Attempt(0), 0, 0, 0}).ok());
-  job_->members.Free(At(1), job_->now);
+  job_->members.Free(At(1), job_->now());
   rounds_->OnOut(At(1).id, "test");
   Advance();
   EXPECT_GT(Wait<msg::FenceAttempt>(), 0);
@@ -174,7 +175,7 @@ TEST_F(StuckRoundTest, WhoeverAppliedItFirstIsLost) {
 TEST_F(StuckRoundTest, ThatNoOwnerPublishesGoesToOthersAsWell) {
   Commit(0);
   EXPECT_NEAR(Wait<msg::FenceAttempt>(), 6, 1);
-  ASSERT_TRUE(job_->leaving.empty());
+  ASSERT_TRUE(job_->leaving().empty());
   Answer(0, false);
   Answer(1, false);
   const msg::Commit commit = *LastSent<msg::Commit>();
@@ -185,8 +186,8 @@ TEST_F(StuckRoundTest, ThatNoOwnerPublishesGoesToOthersAsWell) {
 TEST_F(StuckRoundTest, ThatNoOwnerPublishesEndsWhereThereAreNoOthers) {
   Commit();
   EXPECT_NEAR(Wait<msg::FenceAttempt>(), 6, 1);
-  ASSERT_THAT(job_->leaving, SizeIs(2));
-  EXPECT_THAT(job_->leaving[0].reason, HasSubstr("nobody has published sums of round 0 for"));
+  ASSERT_THAT(job_->leaving(), SizeIs(2));
+  EXPECT_THAT(job_->leaving()[0].reason, HasSubstr("nobody has published sums of round 0 for"));
 }
 
 // Of two that own, one publishes: the other gets more time than a silent one would, then it is on
@@ -195,10 +196,10 @@ TEST_F(StuckRoundTest, WhoLivesAndNeverSaysWhetherItHoldsTheSumsIsBehind) {
   Commit();
   Publish(0);
   EXPECT_GT(Wait<msg::FenceAttempt>(), 0);
-  ASSERT_TRUE(job_->leaving.empty());
+  ASSERT_TRUE(job_->leaving().empty());
   EXPECT_TRUE(At(1).owner_trial.on());
   EXPECT_NEAR(Wait<msg::Commit>(), 6, 1);
-  EXPECT_THAT(job_->behind, SizeIs(2));
+  EXPECT_THAT(job_->behind(), SizeIs(2));
 }
 
 }  // namespace
