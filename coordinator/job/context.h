@@ -188,8 +188,10 @@ struct Job {
     PutBehind(member, std::move(reason));
     member.in_doubt = member.state == MemberState::kBehind;
   }
-  void Ping(const Member& member) {
+  // The ping's number.
+  std::uint64_t Ping(const Member& member) {
     Send(member, msg::Ping{++pings.Write(), (now() + stopped()).time_since_epoch().count()});
+    return pings();
   }
   void Ping(WorkerId worker) {
     if (members.at(worker).connected()) Ping(members.at(worker));

@@ -68,8 +68,7 @@ Status Joining::On(Member& from, const msg::Reached& message) {
       if (member == nullptr) continue;
       const Member* unreached = self ? job_->members.Find(other) : nullptr;
       if (unreached != nullptr) {
-        job_->Ping(*unreached);
-        newcomer.unreached[other] = {job_->pings(), path.error};
+        newcomer.unreached[other] = {job_->Ping(*unreached), path.error};
       } else if (!self) {
         EvictUnreached(*member, other.worker, path.error);
       }

@@ -86,7 +86,7 @@ class CommittedRound {
   Status On(Member& from, const msg::Published& message);
   // Parts of it can be in no sum: another attempt does without them, or the job ends (job.on_nan).
   Status On(const Member& from, const msg::NotFinite& message);
-  // True when the member has it now and had not before.
+  // True when the member has it now and had not before: its `next` is behind the round then.
   Result<bool> On(Member& from, const msg::Applied& message);
   Status On(const Member& from, const msg::HoldAnswer& message);
   void OnCopied(const Member& from, const msg::Copied& message) {

@@ -55,17 +55,18 @@ bool CommittedRound::AskWhoHolds() {
     // Who has been out since the commit has none of its sums.
     const bool may_hold =
         std::ranges::binary_search(commit_.members, member.id) && !IsOneOf(been_out_, member.id);
-    Slot& slot = SlotOf(member.id);
-    if (!member.live() || slot.answer != Answer::kUnasked) continue;
+    if (!member.live() || SlotOf(member.id).answer != Answer::kUnasked) continue;
     if (!may_hold && member.next <= round()) continue;
-    slot.answer = Answer::kWaiting;
-    slot.order = job_->orders() + 1;
-    ++answers_missing_;
     asked.push_back(member.id);
   }
   if (asked.empty()) return false;
-  job_->Send(asked,
-             msg::FenceAttempt{job_->start.term, round(), commit_.attempt, job_->NextOrder()});
+  const std::uint32_t order = job_->NextOrder();
+  for (const MemberId& id : asked) {
+    SlotOf(id).answer = Answer::kWaiting;
+    SlotOf(id).order = order;
+    ++answers_missing_;
+  }
+  job_->Send(asked, msg::FenceAttempt{job_->start.term, round(), commit_.attempt, order});
   return true;
 }
 

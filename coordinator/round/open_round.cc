@@ -297,9 +297,9 @@ void OpenRound::RevokeNotBegun() {
     if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
     LOCKSTEP_CHECK(view.units_taken < view.units_given, "I2: worker {} has begun {} units of {}",
                    view.member.worker, view.units_taken, view.units_given);
-    job_->Send(job_->members.at(view.member.worker),
-               msg::Revoke{round(), view.units_taken, job_->NextOrder()});
-    work_.BeginRevoke(view.member.worker, {{}, view.units_taken, job_->orders(), job_->now()});
+    const std::uint32_t order = job_->NextOrder();
+    job_->Send(job_->members.at(view.member.worker), msg::Revoke{round(), view.units_taken, order});
+    work_.BeginRevoke(view.member.worker, {{}, view.units_taken, order, job_->now()});
   }
 }
 
@@ -434,7 +434,7 @@ void OpenRound::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
   for (const UnassignedUnit& given : units) {
     assign.units.push_back({given.unit, work_.RangeOf(given.unit)});
   }
-  work_.Give(taker, units, job_->orders(), job_->members, job_->now());
+  work_.Give(taker, units, assign.order, job_->members, job_->now());
   taker.last_progress = job_->now();
   job_->Send(taker, std::move(assign));
 }

@@ -132,10 +132,10 @@ Status Pipeline::On(Member& from, const msg::Applied& message) {
     if (!news) return news.error();
     if (!*news) return {};
     usual_application_ = round->first_application().value_or(usual_application_);
-  } else if (from.next > message.round) {
-    return {};
+  } else {
+    if (from.next > message.round) return {};
+    from.next = message.round.Next();
   }
-  from.next = message.round.Next();
   NoteUnfinishedRun(&from, message.round);
   if (open_) open_->NoteApplied(from);
   from.last_progress = job_->now();
@@ -613,10 +613,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   never_committed_ = std::max(never_committed_, commit.round.Next());
   // Actions are carried out when the step is over: nobody sees this before the account below is
   // made.
-  job_->Send(commit.members, commit);
-  for (const MemberId& id : commit.members) {
-    job_->members.at(id.worker).told = {commit.round, commit.attempt};
-  }
+  SendCommit(commit, commit.members);
   if (next) {
     open_.emplace(job_, &planner_, std::move(*next));
     if (carried) open_->Carry(*carried);
@@ -693,8 +690,10 @@ void Pipeline::OpenAgain() {
 void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
   LOCKSTEP_CHECK(committed_ && !open_, "only the last commit is sent again");
   committed_->SetCheckpointWriter(checkpoint_writer);
-  const msg::Commit& commit = committed_->commit();
-  const std::vector<MemberId> to = job_->members.Exchanging();
+  SendCommit(committed_->commit(), job_->members.Exchanging());
+}
+
+void Pipeline::SendCommit(const msg::Commit& commit, const std::vector<MemberId>& to) {
   job_->Send(to, commit);
   for (const MemberId& id : to) {
     job_->members.at(id.worker).told = {commit.round, commit.attempt};

@@ -186,6 +186,7 @@ class Pipeline {
   void CompleteDraft(const RoundWork& work, CommitDraft* draft) const;
   void SetSteps(CommitDraft* draft) const;
   void NoteExchange();
+  void SendCommit(const msg::Commit& commit, const std::vector<MemberId>& to);
   static std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit);
 
   Job* job_;
