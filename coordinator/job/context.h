@@ -117,7 +117,7 @@ struct Job {
   Owned<Emulation, class Slowdowns> emulation;
   Owned<bool, class OpenRound> said_metric_left_out;  // once for the job
   // The latest time that two did not reach each other any more.
-  Owned<Time, class Pipeline> edge_broke_at;
+  Owned<Time, class BrokenEdges> edge_broke_at;
 
   // Time as the parts see it: the stops of this process are cut out, so that nobody looks late
   // because the coordinator slept.

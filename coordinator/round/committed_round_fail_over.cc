@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
-#include "base/routes.h"
+#include "coordinator/round/broken_edges.h"
 #include "coordinator/round/committed_round.h"
 
 namespace lockstep::coordinator {
@@ -13,21 +14,6 @@ namespace {
 
 bool IsOneOf(const std::vector<MemberId>& list, const MemberId& member) {
   return std::ranges::find(list, member) != list.end();
-}
-
-// From whom a member may still have to take something.
-std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& member) {
-  std::vector<MemberId> sources;
-  for (std::uint32_t shard = 0; shard < commit.owners.owners.size(); ++shard) {
-    if (commit.owners.direct()) {
-      sources.push_back(commit.owners.owners[shard].owner);
-    } else if (std::ranges::binary_search(commit.members, member)) {
-      const Route route = RouteOf(commit, shard, member);
-      sources.insert(sources.end(), route.below.begin(), route.below.end());
-      if (route.above) sources.push_back(*route.above);
-    }
-  }
-  return sources;
 }
 
 }  // namespace
@@ -141,19 +127,17 @@ bool CommittedRound::TakeFromHolders() {
   return true;
 }
 
-// After the commit another owner costs another attempt, so only an edge matters over which somebody
-// still has to fetch.
 void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
                                       const std::vector<std::uint32_t>& broken) {
   if (barrier_) return;  // who reaches not all is evicted
   if (phase_ == Phase::kFromHolders) return AvoidBrokenHolders();
-  for (const MemberId& id : members) {
-    if (broken[id.worker.value] == 0 || !MustApply(job_->members.at(id.worker))) continue;
-    for (const MemberId& source : SourcesOf(commit_, id)) {
-      if (!job_->members.Broken(id.worker, source.worker)) continue;
-      return BeginFailover(
-          fmt::format("workers {} and {} cannot reach each other", id.worker, source.worker));
-    }
+  std::vector<MemberId> lacking;
+  std::ranges::copy_if(members, std::back_inserter(lacking), [&](const MemberId& id) {
+    return broken[id.worker.value] > 0 && MustApply(job_->members.at(id.worker));
+  });
+  if (const auto edge = BrokenOnTheWay(commit_, job_->members, lacking)) {
+    BeginFailover(
+        fmt::format("workers {} and {} cannot reach each other", edge->first, edge->second));
   }
 }
 

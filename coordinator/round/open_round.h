@@ -1,5 +1,5 @@
 // The round that is being computed: work is given, taken back and moved, receipts are awaited, and
-// the policy says when to close it over which parts.
+// the policy says when to close it over which parts. Work moves in unit_moves.h.
 //
 // In: what workers say of the round's units and parts, and the time. Out: messages to workers
 // (Revoke, Assign, FenceRound, NewOwners), and from Advance the verdict over which the round is to
@@ -32,6 +32,7 @@
 #include "coordinator/round/planner.h"
 #include "coordinator/round/receipt_watch.h"
 #include "coordinator/round/round_work.h"
+#include "coordinator/round/unit_moves.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
@@ -44,6 +45,8 @@ class OpenRound {
   // last one.
   OpenRound(Job* job, Planner* planner, RoundWork work, std::vector<AttemptRecord> attempts,
             std::uint32_t owners_version);
+  OpenRound(const OpenRound&) = delete;  // its moves point at its work
+  OpenRound& operator=(const OpenRound&) = delete;
 
   // Work of the relaxed round before goes on in this one.
   void Carry(const CarriedWork& carried) {
@@ -84,28 +87,9 @@ class OpenRound {
 
  private:
   policies::RoundView View() const;
-  void BoundTimes(const Member& from, msg::Sealed* sealed) const;
-  static void NoteRuns(const msg::Sealed& sealed, RunCost* cost);
-  static void NoteUnits(const msg::Sealed& sealed, Member* from);
-  void NoteUnfinished(const policies::WorkerView& view);
+  Time GivenAt(WorkerId worker) const;
   void NoteNotFinite(const Member& from, const msg::Sealed& message);
-
-  // --- work that moves
-  void CarryOut(const policies::WorkVerdict& verdict);
-  void RevokeNotBegun();
-  void HandOn(WorkerId from, const RoundWork::GivenBack& back);
-  bool OthersRemain(WorkerId worker) const;
-  void FenceWorker(WorkerId worker, const std::string& why);
-  void FenceUnanswered();
-  Time LetsGoOfAwayFrom() const;
-  void LetGoOfAway();
-  bool CanTake(const Member& member) const;
-  bool GoneUnfinished(WorkerId worker) const;
-  void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
-  // A stopped worker answers no fence, and what it would say is not worth more waiting (I6).
-  Time FenceAnswersUntil() const { return fenced_at_ + job_->bounds.Answer(); }
   void PlaceUnassigned();
-  void SpreadUnassigned(const std::vector<Member*>& takers);
 
   // --- closing
   std::optional<policies::ClosingVerdict> AskPolicy(Time may_close_from);
@@ -122,12 +106,11 @@ class OpenRound {
   RoundWork work_;
   const Duration stopped_before_;        // Job::stopped when this round was opened
   std::vector<AttemptRecord> attempts_;  // earlier ones, when the round is open again
+  UnitMoves moves_;                      // of work_
   ReceiptWatch receipts_;
-  std::vector<WorkerId> gone_unfinished_;  // were out with units that they had not finished
-  bool owners_stale_ = false;              // an owner is out, and nobody could take its place yet
-  Time look_again_ = kNever;               // the policy's
-  Time fenced_at_;                         // a worker last; says nothing before the first time
-  bool said_weight_refused_ = false;       // a policy's; said once
+  bool owners_stale_ = false;         // an owner is out, and nobody could take its place yet
+  Time look_again_ = kNever;          // the policy's
+  bool said_weight_refused_ = false;  // a policy's; said once
 };
 
 }  // namespace lockstep::coordinator

@@ -3,27 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
-#include <tuple>
 #include <utility>
 
 #include "base/check.h"
-#include "base/routes.h"
-#include "base/schedule.h"
+#include "coordinator/round/part_times.h"
 
 namespace lockstep::coordinator {
 
 using Kind = Decision::Kind;
 using Outcome = CommittedRound::Outcome;
 
-namespace {
-
-// In liveness.timeout / kMending a link that was merely reset is there again.
-constexpr int kMending = 4;
-
-}  // namespace
-
-Pipeline::Pipeline(Job* job) : job_(job), planner_(job) {}
+Pipeline::Pipeline(Job* job) : job_(job), planner_(job), edges_(job) {}
 
 // The first round has no commit that its plan could ride on, so it goes out with Start.
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
@@ -136,24 +126,12 @@ Status Pipeline::On(Member& from, const msg::Applied& message) {
     if (from.next > message.round) return {};
     from.next = message.round.Next();
   }
-  NoteUnfinishedRun(&from, message.round);
+  NoteEndOfRun(message.round, job_->now(), usual_application_, &from);
   if (open_) open_->NoteApplied(from);
   from.last_progress = job_->now();
   from.response.Add(job_->now() + job_->stopped() - from.clock.ToOurs(message.applied_ns));
   Vote(from, message);
   return {};
-}
-
-// It has ended the run that it was in, and applied the round, which takes others as long as the
-// first of them took.
-void Pipeline::NoteUnfinishedRun(Member* from, RoundId applied) const {
-  if (!from->unfinished_run || applied < from->unfinished_run->round) return;
-  const UnfinishedRun run = *from->unfinished_run;
-  from->unfinished_run.reset();
-  const double units = run.units + std::max(from->RunCostInUnits().value_or(0), 0.0);
-  const Duration unit = FromSeconds(Seconds(job_->now() - run.since - usual_application_) / units);
-  if (unit <= from->unit_times.mean) return;  // late, and no slower than it is known to be
-  from->unit_times.Add(unit);
 }
 
 // I1, watched: a digest of a slice of the parameters after each round.
@@ -208,22 +186,9 @@ Status Pipeline::On(Member& from, const msg::NotFinite& message) {
   return round->On(from, message);
 }
 
-// Both ends are asked for a sign of life, since the usual reason why one does not reach another is
-// that the other is gone; who is to go is decided when both have been heard since.
 Status Pipeline::On(Member& from, const msg::Unreachable& message) {
-  if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
-  Member* peer = job_->members.Find(message.peer);
-  // Also of one that is behind or connects: it will need its peers once it is back. And while the
-  // job is formed: what is lost between a worker's Reached and the first round stays lost.
-  const bool matters = job_->phase() == Phase::kForming || job_->phase() == Phase::kTraining;
-  if (!matters || done_ || peer == nullptr || from.leaving) return {};
-  if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
-  job_->edge_broke_at.Write() = job_->now();
-  job_->Log(LogLevel::kWarning, "worker {} cannot reach worker {}: {}", from.id.worker,
-            peer->id.worker, message.reason);
-  job_->Ping(from.id.worker);
-  job_->Ping(peer->id.worker);
-  return {};
+  if (message.peer.worker != from.id.worker && done_) return {};
+  return edges_.On(from, message);
 }
 
 // The open round first: a fail-over that begins now finds its units with others already.
@@ -340,219 +305,47 @@ Time Pipeline::NextDeadline() const {
   return next;
 }
 
-// Each member needs each owner, so an owner must have no broken edge to a member. Where nobody is
-// whole and no link can be made again, the member that misses the most live ones leaves (tie: who
-// is not live itself, then the highest id), so never the last one that has the parameters; it comes
-// back as anybody does, once it reaches all. With holders it is put behind instead, and sooner: it
-// stays connected, and copies the parameters when the link is there again.
 void Pipeline::AvoidBrokenEdges() {
   if (!job_->members.AnyBroken()) return;
   const std::vector<MemberId> members = job_->members.Exchanging();
-  std::vector<std::uint32_t> edges(job_->members.slots());
-  const MemberId* worst = nullptr;
-  std::tuple<bool, std::uint32_t, bool> most;
-  bool heard = true;  // all who are concerned have been, since the last edge broke
-  bool mending = false;
-  for (const MemberId& id : members) {
-    const std::uint32_t count = job_->members.BrokenEdges(id.worker);
-    edges[id.worker.value] = count;
-    if (count == 0) continue;
-    heard = heard && job_->HeardSinceEdgeBroke(id.worker);
-    mending = mending || job_->members.AnyMending(id.worker);
-    std::uint32_t to_live = 0;
-    for (const Member& other : job_->members.all()) {
-      to_live += other.live() && job_->members.Broken(id.worker, other.id.worker) ? 1 : 0;
-    }
-    const std::tuple misses(!holders().Needed(id), to_live, !job_->members.at(id.worker).live());
-    if (worst != nullptr && misses < most) continue;
-    worst = &id;
-    most = misses;
-  }
-  if (worst == nullptr) return;
+  const auto found = edges_.Find(members, holders());
+  if (!found) return;
   const RoundId round = open_ ? open_->round() : committed_->round();
-  const std::vector<MemberId> eligible = planner_.EligibleFor(round, false);
-  const auto whole = [&edges](const MemberId& id) { return edges[id.worker.value] == 0; };
-  // Each needs what each other one holds, and nobody can do without the last copy of a shard.
-  const bool shared_out = holders().any();
-  const bool late = !mending || job_->now() >= job_->edge_broke_at() + job_->timeout / kMending;
-  if (shared_out && heard && late && !holders().Needed(*worst)) {
-    return SetApart(job_->members.at(worst->worker));
-  }
-  if (shared_out || std::none_of(eligible.begin(), eligible.end(), whole)) {
-    if (heard && !mending) {
-      job_->Evict(job_->members.at(worst->worker), "it and other workers cannot reach each other");
-    }
-    return;
-  }
+  if (edges_.PutOut(*found, planner_.EligibleFor(round, false), holders())) return;
   if (open_ && !failing_over()) {
     open_->AvoidBrokenEdges(
-        edges, fmt::format("worker {} and others cannot reach each other", worst->worker));
+        found->counts,
+        fmt::format("worker {} and others cannot reach each other", found->worst.worker));
   }
-  if (committed_ && !committed_->closed()) committed_->AvoidBrokenEdges(members, edges);
-}
-
-// It is alive, and Joining lets it copy once the edge is mended.
-void Pipeline::SetApart(Member& member) {
-  std::string others;
-  for (const Member& other : job_->members.all()) {
-    if (!other.exchanging() || !job_->members.Broken(member.id.worker, other.id.worker)) continue;
-    others += fmt::format("{}worker {}", others.empty() ? "" : ", ", other.id.worker);
-  }
-  std::string why = fmt::format("it and {} cannot reach each other", others);
-  job_->Log(LogLevel::kWarning,
-            "worker {} is behind: {}; the others go on without it, and it catches up when they can",
-            member.id.worker, why);
-  job_->PutBehind(member, std::move(why));
+  if (committed_ && !committed_->closed()) committed_->AvoidBrokenEdges(members, found->counts);
 }
 
 // --- a commit
 
-// As far as it is known before anything is counted; IsLast knows the end of the last epoch too.
 bool Pipeline::IsLastRound(RoundId round) const {
-  const std::uint64_t rounds = job_->start.config.job.rounds;
-  return stopping_ || (rounds > 0 && round.value + 1 >= rounds);
-}
-
-// Without a number of rounds or epochs a job is one epoch.
-bool Pipeline::IsLast(RoundId round, const Sampler& after) const {
-  const JobSection& job = job_->start.config.job;
-  if (IsLastRound(round)) return true;
-  const std::uint32_t epochs = job.epochs > 0 ? job.epochs : job.rounds > 0 ? 0 : 1;
-  return epochs > 0 && after.epoch().value >= epochs;
+  return stopping_ || coordinator::IsLastRound(job_->start.config.job, round);
 }
 
 // Changes nothing: until MakeCommit the round is open and its samples are out.
 Result<CommitDraft> Pipeline::DraftCommit(policies::ClosingVerdict verdict) const {
   LOCKSTEP_CHECK(open_, "no round is open that could be committed");
-  const RoundWork& work = open_->work();
-  CommitDraft draft{.commit = {},
-                    .reason = std::move(verdict.reason),
-                    .policy = job_->policy().name,
-                    .settled = {},
-                    .before = *sampler_,
-                    .after = *sampler_};
-  msg::Commit& commit = draft.commit;
-  commit.round = work.round();
-  commit.epoch = work.epoch();
-  commit.attempt = open_->attempt();
-  commit.owners = work.owners();
-  commit.update = updates_ + 1;
-  commit.policy = job_->policy().name;
-  for (const WorkerId worker : job_->members.Slow()) commit.slow.push_back(worker.value);
-  for (const policies::PartChoice& choice : verdict.parts) {
-    commit.parts.push_back({work.Share(choice.worker)->member, choice.part, choice.weight,
-                            work.Part(choice.worker, choice.part)->samples});
-  }
-  if (!commit.owners.direct()) {
-    commit.owners =
-        RootsOf(commit.owners.algorithm, commit.owners.version + 1, ContributorsOf(commit));
-  }
-  CompleteDraft(work, &draft);
-  if (Status scalars = job_->CheckScalars(commit); !scalars) return scalars.error();
-  return draft;
+  return CompleteDraft(FirstAttempt(*job_, *open_, *sampler_, updates_ + 1, std::move(verdict)),
+                       open_->work(), *job_, planner_, stopping_);
 }
 
-// A further attempt has the same update number and scalars over the parts that can still be
-// fetched. Its owners are chosen out of who is there now, under a version above all that the round
-// had, so that sums of the old attempt are not taken for those of the new one.
+// Its owners are chosen out of who is there now, under a version above all that the round had, so
+// that sums of the old attempt are not taken for those of the new one.
 Result<CommitDraft> Pipeline::DraftNextAttempt() {
   CheckMayTryAgain();
-  CommitDraft draft{.commit = committed_->commit(),
-                    .reason = committed_->failover_reason(),
-                    .policy = {},
-                    .settled = {},
-                    .before = committed_->before(),
-                    .after = committed_->before()};
-  msg::Commit& commit = draft.commit;
-  commit.attempt = commit.attempt.Next();
-  commit.next.reset();
-  // Parts that are gone are computed again as samples of a later round: they were not settled.
   committed_->LeaveOutNotFinite();
-  std::erase_if(commit.parts,
-                [this](const CommittedPart& part) { return committed_->HasLost(part); });
-  std::vector<MemberId> candidates = planner_.EligibleFor(commit.round.Next(), false);
-  // An owner that somebody cannot reach would end this attempt at once, as it did the one before,
-  // for as long as the edge is broken (I6).
-  std::vector<MemberId> reached;
-  std::ranges::copy_if(candidates, std::back_inserter(reached), [this](const MemberId& id) {
-    return job_->members.BrokenEdges(id.worker) == 0;
-  });
-  if (!reached.empty()) candidates = std::move(reached);
-  commit.owners = planner_.ChooseOwners(commit.round, commit.owners.version + 1, candidates);
-  job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", commit.round, commit.attempt,
-            commit.parts.size());
-  CompleteDraft(committed_->work(), &draft);
-  // The rate is that of the first attempt; without some of its parts the loss may be another.
-  if (Status scalars = job_->CheckScalars(commit); !scalars) return scalars.error();
-  return draft;
-}
-
-// What follows from the parts of a commit, in the first attempt as in a later one: the samples, the
-// scalars of the update, computed once for all (I1), and what the sampler is to settle (I2).
-void Pipeline::CompleteDraft(const RoundWork& work, CommitDraft* draft) const {
-  msg::Commit& commit = draft->commit;
-  commit.term = job_->start.term;
-  commit.samples = 0;
-  commit.metrics.clear();
-  double loss = 0;
-  std::uint64_t divisor = 0;
-  for (const CommittedPart& part : commit.parts) {
-    const SealedPart& sealed = *work.Part(part.member.worker, part.part);
-    commit.samples += part.samples;
-    divisor += sealed.divisor;
-    loss += sealed.loss_sum;
-    Merge(sealed.metrics, &commit.metrics);
-    for (const UnitTiming& timing : sealed.units) draft->settled.push_back(timing.unit.range);
-  }
-  LOCKSTEP_CHECK(commit.samples > 0, "round {} is committed over nothing", commit.round);
-  // I2: the gradient is divided by what is really in it, in one place for all. Of nothing but units
-  // that count for nothing, as batches without a token to predict, the sum is zero.
-  const double scale = divisor > 0 ? 1.0 / static_cast<double>(divisor) : 0;
-  commit.scale = static_cast<float>(scale);
-  commit.loss = divisor > 0 ? loss / static_cast<double>(divisor) : 0;
-  SetSteps(draft);
-  // What is skipped is not served again.
-  for (const RoundWork::Skipped& part : work.skipped()) draft->settled.push_back(part.range);
-  // Of the whole commit at once, so that an overlap of any two parts is found here (I2).
-  draft->after.Settle(draft->settled);
-  draft->epoch_ended = draft->after.epoch() != commit.epoch;
-  draft->last = IsLast(commit.round, draft->after);
-}
-
-// The learning rate, and how much of a step it is.
-void Pipeline::SetSteps(CommitDraft* draft) const {
-  const JobConfig& config = job_->start.config;
-  msg::Commit& commit = draft->commit;
-  commit.fraction = 1;
-  commit.steps = commit.update;
-  commit.position = planner_.SchedulePosition(draft->before, commit.update - 1);
-  // The average is not scaled: the steps that it is made of were.
-  if (job_->policy().local) {
-    commit.learning_rate = static_cast<float>(config.policy.local_rate);
-    return;
-  }
-  const Sampler& sampler = draft->before;
-  const std::uint64_t before = sampler.epoch().value * sampler.epoch_samples() + sampler.counted();
-  commit.learning_rate = job_->ScheduledRate(commit.position);
-  if (!config.optimizer.linear_scaling) return;
-  commit.fraction = static_cast<float>(StepFraction(commit.samples, config.job.global_batch));
-  commit.steps = (before + commit.samples + config.job.global_batch - 1) / config.job.global_batch;
-}
-
-// Whose work is in no part of the commit: in a relaxed round nobody waits for it, and it counts in
-// the next one.
-std::vector<WorkerId> Pipeline::Carried(const RoundWork& work, const msg::Commit& commit) {
-  std::vector<WorkerId> carried;
-  for (const WorkerShare& share : work.shares()) {
-    const WorkerId worker = share.member.worker;
-    const bool counted = std::ranges::any_of(
-        commit.parts, [&](const CommittedPart& part) { return part.member.worker == worker; });
-    // Who had a part skipped begins anew with the next round.
-    const bool skipped = std::ranges::any_of(
-        work.skipped(), [&](const RoundWork::Skipped& part) { return part.worker == worker; });
-    if (!share.queue.empty() && !counted && !skipped) carried.push_back(worker);
-  }
-  return carried;
+  const RoundId round = committed_->round();
+  CommitDraft draft = NextAttempt(
+      *committed_,
+      planner_.ChooseOwners(round, committed_->commit().owners.version + 1,
+                            edges_.Avoiding(planner_.EligibleFor(round.Next(), false))));
+  job_->Log(LogLevel::kInfo, "round {}: attempt {} over {} parts", round, draft.commit.attempt,
+            draft.commit.parts.size());
+  return CompleteDraft(std::move(draft), committed_->work(), *job_, planner_, stopping_);
 }
 
 // Whatever was open is dropped: in a first attempt it has become the committed round, in a later

@@ -6,6 +6,8 @@
 //   open_round.h       the round that is computed
 //   committed_round.h  the round that is published and applied, or failed over
 //   publication.h      which owners have published an attempt, and who stands in for which
+//   commit_draft.h     what follows from the parts of a commit
+//   broken_edges.h     members that do not reach each other
 //
 // In: what workers say, who is out, the time. Out: from Decide what is to be done next about a
 // round. The pipeline never calls out: the coordinator carries a decision out, because others have
@@ -33,6 +35,8 @@
 #include "base/time.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
+#include "coordinator/round/broken_edges.h"
+#include "coordinator/round/commit_draft.h"
 #include "coordinator/round/committed_round.h"
 #include "coordinator/round/digest_votes.h"
 #include "coordinator/round/open_round.h"
@@ -54,19 +58,6 @@ struct Decision {
   };
   Kind kind = Kind::kWait;
   policies::ClosingVerdict verdict = {};
-};
-
-// A commit before it is made: all that follows from its parts. What is missing are the members, and
-// the plan of the next round.
-struct CommitDraft {
-  msg::Commit commit;
-  std::string reason;                // the verdict's, or what ended the attempt before
-  std::string policy;                // that gave the verdict
-  std::vector<SampleRange> settled;  // counted or skipped: not served again in this epoch
-  Sampler before;                    // the sampler before the round is settled
-  Sampler after;
-  bool epoch_ended = false;
-  bool last = false;  // no round follows
 };
 
 // A round that is a fact from now on, as long as it stays (Pipeline::committed).
@@ -173,24 +164,19 @@ class Pipeline {
   bool unsettled() const {
     return committed_ && (committed_->failing_over() || committed_->undecided());
   }
-  void NoteUnfinishedRun(Member* from, RoundId applied) const;
   void Vote(const Member& from, const msg::Applied& message);
   void AvoidBrokenEdges();
-  void SetApart(Member& member);
   Decision CheckCommitted();
   Decision Abandon();
   Time MayCloseFrom() const;
 
   bool IsLastRound(RoundId round) const;  // whatever is counted
-  bool IsLast(RoundId round, const Sampler& after) const;
-  void CompleteDraft(const RoundWork& work, CommitDraft* draft) const;
-  void SetSteps(CommitDraft* draft) const;
   void NoteExchange();
   void SendCommit(const msg::Commit& commit, const std::vector<MemberId>& to);
-  static std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit);
 
   Job* job_;
   Planner planner_;
+  BrokenEdges edges_;
   std::optional<Sampler> sampler_;
   std::optional<OpenRound> open_;
   std::optional<CommittedRound> committed_;

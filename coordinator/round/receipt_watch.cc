@@ -47,8 +47,7 @@ ReceiptWatch::Decision ReceiptWatch::Look(const RoundWork& work) {
 // then is thrown away.
 bool ReceiptWatch::OnlyReceiptsLack(const RoundWork& work) const {
   if (!work.unassigned().empty()) return false;
-  RoundWork::Hypothetical delivered;
-  work.ViewIfDelivered(job_->now(), job_->start.workers, &delivered);
+  const Hypothetical delivered(work.View(job_->now(), job_->start.workers), work.shares());
   return job_->policy().closing->Judge(delivered.view).close;
 }
 

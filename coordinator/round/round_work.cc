@@ -12,14 +12,6 @@
 
 namespace lockstep::coordinator {
 
-// Copies, so that a policy sees plain values and nobody asks the table of members in a verdict.
-void CopyHistory(const Member& member, policies::WorkerView* view) {
-  view->last_heard = member.last_heard;
-  view->unit_time_mean = member.unit_times.mean;
-  view->unit_time_deviation = member.unit_times.deviation;
-  view->run_cost = member.RunCostInUnits();
-}
-
 // The units are those of the plan; who has which is the plan's assignment. Views are made with the
 // shares, so that a policy may be asked about a round of which nothing has been heard.
 RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
@@ -276,7 +268,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   share->sealed_units += static_cast<std::uint32_t>(part.units.size());
   policies::WorkerView& view = WorkerViewAt(*share);
   if (share->sealed_units > view.units_done) {
-    NotePace(&view, share->sealed_units - view.units_done, now);
+    NotePace(share->sealed_units - view.units_done, now, &view);
   }
   if (!sealed.runs.empty()) {
     for (const UnitTiming& timing : part.units) {
@@ -327,7 +319,7 @@ Status RoundWork::OnProgress(const MemberId& from, const msg::Progress& progress
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[from.worker.value])];
   const std::uint32_t done =
       std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
-  if (done > view.units_done) NotePace(&view, done - view.units_done, now);
+  if (done > view.units_done) NotePace(done - view.units_done, now, &view);
   view.units_done = done;
   view.units_taken =
       std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
@@ -610,8 +602,7 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
   SetOwners(std::move(owners), table, now);
 }
 
-// --- the round as policies see it, renewed with each change so that judging costs no pass over the
-// workers
+// --- the round as policies see it
 
 void RoundWork::SyncHistory(const Member& member) {
   const std::int64_t at = index_[member.id.worker.value];
@@ -632,16 +623,11 @@ void RoundWork::NoteAbsence(const Member& member, Time now) {
   RenewView(share, now);
 }
 
-// A worker begins with a round when it has applied the one before; its pace counts from there.
 void RoundWork::NoteApplied(const Member& member, Time now) {
   const std::int64_t at = index_[member.id.worker.value];
   if (at < 0) return;
   policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
-  if (view.member != member.id) return;
-  if (!view.level && member.next >= plan_.round && view.units_done == 0 && !plan_.relaxed) {
-    view.progressed_at = now;  // it could not begin before
-  }
-  view.level = member.next >= plan_.round;
+  if (view.member == member.id) NoteLevel(member, plan_.round, plan_.relaxed, now, &view);
 }
 
 // A new owner map can also take a delivery back: an owner that came new lacks the part.
@@ -665,7 +651,6 @@ void RoundWork::UpdateDelivered(WorkerShare* share, Time now) {
 
 // The running counts are taken back for the share as it was and added for what it is now, so each
 // change of a share costs O(its units) and judging a round costs no pass over its workers.
-// `finished_at` stays at the first time at which all was sealed and delivered.
 void RoundWork::RenewView(const WorkerShare& share, Time now) {
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   if (view.units_given > 0) {
@@ -674,50 +659,12 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
     --with_units_;
     finished_ -= view.finished_at ? 1 : 0;
   }
-  view.units_given = static_cast<std::uint32_t>(share.queue.size());
-  // Progress that was reported may speak of units that have been given back since.
-  view.units_done = std::clamp(view.units_done, share.sealed_units, view.units_given);
-  view.units_taken = std::clamp(view.units_taken, view.units_done, view.units_given);
-  view.takes_units = share.HasRoom() && !view.fenced && !share.away;
-  view.revoking = share.revoke.has_value();
-  view.samples_given = 0;
-  for (const UnitIndex unit : share.queue) view.samples_given += RangeOf(unit).size();
-  view.parts.clear();
-  bool all_delivered = share.sealed_units == share.queue.size();
-  for (std::size_t i = 0; i < share.parts.size(); ++i) {
-    const SealedPart& part = share.parts[i];
-    if (part.is_void) continue;
-    view.parts.push_back(
-        {PartIndex(static_cast<std::uint8_t>(i)), part.samples, part.ready_at, part.delivered_at});
-    all_delivered = all_delivered && part.delivered_at.has_value();
-  }
-  if (!all_delivered) {
-    view.finished_at.reset();
-  } else if (!view.finished_at) {
-    view.finished_at = now;
-  }
+  std::uint64_t samples = 0;
+  for (const UnitIndex unit : share.queue) samples += RangeOf(unit).size();
+  Renew(share, samples, now, &view);
   if (view.units_given > 0) {
     ++with_units_;
     finished_ += view.finished_at ? 1 : 0;
-  }
-}
-
-// A third of what is new, and more of it the more units it is: a single slow unit does not make a
-// slow worker. What comes first holds the round's beginning too (the last round's sums are taken
-// and applied), so it counts only where nothing else is known.
-void RoundWork::NotePace(policies::WorkerView* view, std::uint32_t units, Time now) {
-  LOCKSTEP_CHECK(units > 0 && now >= view->progressed_at, "worker {} makes progress by {} units",
-                 view->member.worker, units);
-  // Beside the cost of the run that they were.
-  const double run = units + policies::RunCostOf(*view);
-  const Duration sample =
-      std::max(FromSeconds(Seconds(now - view->progressed_at) / run), Duration(1));
-  const bool first = view->pace == Duration{};
-  view->progressed_at = now;
-  if (first) {
-    view->pace = view->unit_time_mean > Duration{} ? view->unit_time_mean : sample;
-  } else {
-    view->pace += (sample - view->pace) * units / (units + 2);
   }
 }
 
@@ -741,22 +688,6 @@ policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) 
   view.samples_wanted = SamplesWanted();
   view.workers = views_;
   return view;
-}
-
-// To tell whether receipts are all that a round waits for: would the policy close it then?
-void RoundWork::ViewIfDelivered(Time now, std::uint32_t configured_workers,
-                                Hypothetical* out) const {
-  out->workers = views_;
-  out->view = View(now, configured_workers);
-  out->view.finished = 0;
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    policies::WorkerView& worker = out->workers[i];
-    for (policies::PartView& part : worker.parts) part.delivered_at = part.ready_at;
-    const bool sealed = shares_[i].sealed_units == shares_[i].queue.size();
-    if (sealed && !worker.finished_at) worker.finished_at = now;
-    if (worker.units_given > 0 && worker.finished_at) ++out->view.finished;
-  }
-  out->view.workers = out->workers;
 }
 
 // By recount, from the shares alone: with it a test sees the step in which an account goes wrong,

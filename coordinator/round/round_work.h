@@ -1,7 +1,7 @@
 // The work of one round: who has which unit, what is sealed, what is delivered to whom. It decides
-// nothing: it keeps account, refuses what cannot be, and shows the round as policies see it. The
-// open round decides (open_round.h). The work outlives the commit, for the record and for a further
-// attempt, and goes back to an open round when no contribution is left.
+// nothing: it keeps account, refuses what cannot be, and shows the round as policies see it
+// (round_view.h). The open round decides (open_round.h). The work outlives the commit, for the
+// record and for a further attempt, and goes back to an open round when no contribution is left.
 //
 // In: what workers say of their units and parts; what the open round gives, revokes and fences.
 // Out: views for the policy, the account for the record. A message that contradicts the account is
@@ -33,14 +33,12 @@
 #include "coordinator/job/members.h"
 #include "coordinator/job/records.h"
 #include "coordinator/round/delivery.h"
+#include "coordinator/round/round_view.h"
 #include "coordinator/round/unit_table.h"
 #include "coordinator/round/worker_share.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
-
-// What is known of a member from the rounds before.
-void CopyHistory(const Member& member, policies::WorkerView* view);
 
 class RoundWork {
  public:
@@ -119,14 +117,8 @@ class RoundWork {
   // What is to be counted for the round to be whole.
   std::uint64_t SamplesWanted() const;
 
+  // Costs O(1).
   policies::RoundView View(Time now, std::uint32_t configured_workers) const;
-  // As if every sealed part were delivered; costs a copy.
-  struct Hypothetical {
-    std::vector<policies::WorkerView> workers;
-    policies::RoundView view;
-  };
-  void ViewIfDelivered(Time now, std::uint32_t configured_workers, Hypothetical* out) const;
-
   // Of an owner: how long after the first part of each contributor that is not mapped with it was
   // ready its receipt came.
   const std::vector<Duration>& ReceiptDelays(WorkerId owner) const {
@@ -166,7 +158,6 @@ class RoundWork {
   policies::WorkerView& WorkerViewAt(const WorkerShare& share) {
     return views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   }
-  static void NotePace(policies::WorkerView* view, std::uint32_t units, Time now);
   void NoteLatePart(const MemberId& from);
   void Unassign(WorkerShare* share);  // all that it has; its contribution is void
   void DropAnsweredRevokes();

@@ -41,7 +41,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the mean is over samples, whatever a part counts for",
-        "coordinator/round/pipeline.cc",
+        "coordinator/round/commit_draft.cc",
         "    divisor += sealed.divisor;\n",
         "    divisor += part.samples;\n",
     ),
@@ -71,9 +71,9 @@ MUTATIONS = [
     ),
     Mutation(
         "the learning rate is that of the update before",
-        "coordinator/round/pipeline.cc",
-        "commit.position = planner_.SchedulePosition(draft->before, commit.update - 1);",
-        "commit.position = planner_.SchedulePosition(draft->before, commit.update > 1 ? commit.update - 2 : 0);",
+        "coordinator/round/commit_draft.cc",
+        "commit.position = planner.SchedulePosition(sampler, commit.update - 1);",
+        "commit.position = planner.SchedulePosition(sampler, commit.update > 1 ? commit.update - 2 : 0);",
     ),
     Mutation(
         "the schedule goes by rounds where these close over less",
@@ -110,8 +110,8 @@ MUTATIONS = [
     Mutation(
         "a further attempt settles the round a second time",
         "coordinator/round/pipeline.cc",
-        "                    .after = committed_->before()};\n",
-        "                    .after = *sampler_};\n",
+        "std::move(draft.before)",
+        "Sampler(draft.after)",
     ),
     Mutation(
         "who came back is taken for the one that contributed",
@@ -134,8 +134,8 @@ MUTATIONS = [
     Mutation(
         "owners with a broken edge are named again",
         "coordinator/round/open_round.cc",
-        "  ReplaceOwners({}, why, avoided);\n",
-        "  ReplaceOwners({}, why);\n",
+        "ReplaceOwners({}, why, avoided);\n",
+        "ReplaceOwners({}, why);\n",
     ),
     Mutation(
         "a job that stops in a round that is open again forgets which one",

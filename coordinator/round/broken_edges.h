@@ -1,0 +1,57 @@
+// Two members that do not reach each other, though both reach the coordinator. Each member needs
+// each owner, so an owner must have no broken edge to a member; where that cannot be, the member
+// that misses the most others goes, or is put behind.
+//
+// In: Unreachable, who takes part. Out: pings, members that are evicted or put behind, and for the
+// rounds: which edges they have to do without.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/messages.h"
+#include "base/result.h"
+#include "coordinator/job/context.h"
+#include "coordinator/round/holders.h"
+
+namespace lockstep::coordinator {
+
+class BrokenEdges {
+ public:
+  explicit BrokenEdges(Job* job) : job_(job) {}
+
+  Status On(Member& from, const msg::Unreachable& message);
+
+  struct Found {
+    std::vector<std::uint32_t> counts;  // of broken edges to members that exchange; by slot
+    MemberId worst;                     // misses the most live ones
+    bool heard = true;     // all who are concerned have been, since the last edge broke
+    bool mending = false;  // a link of theirs is being made again
+  };
+  // Nothing: all of `members` reach each other.
+  std::optional<Found> Find(std::span<const MemberId> members, const Holders& holders) const;
+  // True: no owner can be had that all reach, so somebody goes, now or once enough is known.
+  bool PutOut(const Found& found, std::span<const MemberId> eligible, const Holders& holders);
+  // Those of the candidates that all others reach; all, where there is none.
+  std::vector<MemberId> Avoiding(std::vector<MemberId> candidates) const;
+
+ private:
+  void SetApart(Member& member);
+
+  Job* job_;
+};
+
+// Of an open round with these owners: who is to own nothing. Empty: all edges that it needs are
+// whole.
+std::vector<WorkerId> OwnersToAvoid(const OwnerMap& owners, std::span<const std::uint32_t> counts);
+
+// Of a committed one: the first edge over which one of `lacking` may still have to take something.
+std::optional<std::pair<WorkerId, WorkerId>> BrokenOnTheWay(const msg::Commit& commit,
+                                                            const Members& members,
+                                                            std::span<const MemberId> lacking);
+
+}  // namespace lockstep::coordinator

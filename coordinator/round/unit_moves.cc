@@ -1,0 +1,327 @@
+#include "coordinator/round/unit_moves.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <queue>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "coordinator/round/part_times.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+// For policies, and for what is on its way, before a round goes on without who is away.
+constexpr Duration kAwayPatience = std::chrono::milliseconds(250);
+
+}  // namespace
+
+// What a work rule proposes is done as far as it can be: a move from or to somebody who is not
+// there, who is fenced or who is asked already is dropped without a word, since the rule judges a
+// view that may be older than what was decided in the same step. It will see, and propose again.
+void UnitMoves::CarryOut(const policies::WorkVerdict& verdict) {
+  for (const WorkerId worker : verdict.fence) {
+    if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
+  }
+  // One revoke for each giver, at the place of its first move.
+  std::vector<WorkerId> asked;
+  for (const policies::MoveUnits& first : verdict.moves) {
+    if (first.from.value >= job_->members.slots()) continue;
+    if (std::find(asked.begin(), asked.end(), first.from) != asked.end()) continue;
+    asked.push_back(first.from);
+    const WorkerShare* from = work_->Share(first.from);
+    const policies::WorkerView* view = work_->WorkerViewOf(first.from);
+    if (from == nullptr || view->fenced || from->revoke) continue;
+    // What is begun is never asked for: the answer would be less, and the takers named in vain.
+    const std::uint32_t movable = view->units_given - view->units_taken;
+    PendingRevoke revoke{{}, 0, 0, job_->now()};
+    std::uint32_t units = 0;
+    for (const policies::MoveUnits& move : verdict.moves) {
+      if (move.from != first.from || move.to == move.from) continue;
+      if (move.to.value >= job_->members.slots() || !CanTake(job_->members.at(move.to))) continue;
+      const std::uint32_t taken = std::min(move.units, movable - units);
+      if (taken == 0) continue;
+      revoke.takers.push_back({job_->members.at(move.to).id, taken});
+      units += taken;
+    }
+    if (units == 0) continue;
+    LOCKSTEP_CHECK(units <= movable, "I2: {} units of worker {} are moved, {} are not begun", units,
+                   first.from, movable);
+    revoke.from = view->units_given - units;
+    revoke.order = job_->NextOrder();
+    job_->Send(job_->members.at(first.from),
+               msg::Revoke{work_->round(), revoke.from, revoke.order});
+    work_->BeginRevoke(first.from, std::move(revoke));
+  }
+}
+
+// Everybody is asked for all that is not begun, and nobody gets it: the round does without.
+void UnitMoves::RevokeNotBegun() {
+  // An exact round needs all of them: without, it could not close.
+  if (work_->exact()) return;
+  for (const policies::WorkerView& view : work_->workers()) {
+    if (view.fenced || view.revoking || view.units_given == view.units_taken) continue;
+    LOCKSTEP_CHECK(view.units_taken < view.units_given, "I2: worker {} has begun {} units of {}",
+                   view.member.worker, view.units_taken, view.units_given);
+    const std::uint32_t order = job_->NextOrder();
+    job_->Send(job_->members.at(view.member.worker),
+               msg::Revoke{work_->round(), view.units_taken, order});
+    work_->BeginRevoke(view.member.worker, {{}, view.units_taken, order, job_->now()});
+  }
+}
+
+// Fewer units than were asked for may come back; the takers named first get theirs first.
+void UnitMoves::HandOn(WorkerId from, const RoundWork::GivenBack& back) {
+  auto next = back.units.begin();
+  for (const PendingRevoke::Taker& taker : back.takers) {
+    Member* member = job_->members.Find(taker.member);
+    if (next == back.units.end()) return;
+    if (member == nullptr || !CanTake(*member)) continue;
+    std::vector<UnassignedUnit> moved;
+    for (; next != back.units.end() && moved.size() < taker.units; ++next) {
+      moved.push_back({*next, from});
+    }
+    GiveTo(*member, moved);
+  }
+  // Takers that are gone, or full by now, leave theirs to whoever can take them.
+  for (; next != back.units.end(); ++next) {
+    if (back.left_out) {
+      work_->AddLeftOut({*next, from});
+    } else {
+      work_->AddUnassigned({*next, from});
+    }
+  }
+}
+
+// Somebody else is left who may compute the round.
+bool UnitMoves::OthersRemain(WorkerId worker) const {
+  const auto others = job_->members.all();
+  return std::any_of(others.begin(), others.end(), [&](const Member& member) {
+    const policies::WorkerView* view = work_->WorkerViewOf(member.id.worker);
+    return member.id.worker != worker && member.live() && !member.away() &&
+           (view == nullptr || !view->fenced);
+  });
+}
+
+// Never the last one that could compute the round: with it fenced nobody would be left to do so.
+void UnitMoves::FenceWorker(WorkerId worker, const std::string& why) {
+  const policies::WorkerView* view = work_->WorkerViewOf(worker);
+  if (view == nullptr || view->fenced) return;
+  if (!OthersRemain(worker)) {
+    work_->ExtendRevoke(worker, job_->now());  // whether it is lost is another question
+    return;
+  }
+  job_->Log(LogLevel::kInfo, "round {}: worker {} is left out and its units go to others: {}",
+            work_->round(), worker, why);
+  NoteUnfinishedRun(*view, work_->round(), &job_->members);
+  const std::uint32_t order = job_->NextOrder();
+  job_->Send(job_->members.at(worker), msg::FenceRound{work_->round(), order});
+  work_->Fence(worker, order);
+  fenced_at_ = job_->now();
+  LOCKSTEP_CHECK(work_->Share(worker)->queue.empty(), "I2: worker {} is fenced and has units",
+                 worker);
+}
+
+// I6: a worker may stop for ever with units that others could do. It gets a bounded time to give
+// them back; then its contribution to this round is void, and they are free.
+void UnitMoves::FenceUnanswered() {
+  if (work_->pending_revokes() == 0) return;
+  const Duration patience = job_->bounds.Answer();
+  const auto oldest = work_->OldestRevoke();
+  if (!oldest || *oldest + patience > job_->now()) return;
+  for (const WorkerId worker : work_->RevokesBefore(job_->now() - patience + Duration(1))) {
+    FenceWorker(worker, "it did not give back units in time");
+  }
+}
+
+// Where work moves nobody waits for who is away. The policy takes its units from it where somebody
+// has a part left for them and it is the only one that is late; but all may have begun their second
+// parts, and many may be away at once. So once those that are there have finished, and nothing has
+// come of it, the round goes on without what it was given: others compute it, or a later round has
+// it.
+Time UnitMoves::LetsGoOfAwayFrom() const {
+  const bool may = job_->members.CountAway() > 0 && job_->policy().work->PlacesUnits() &&
+                   !work_->relaxed() && work_->pending_revokes() == 0;
+  if (!may) return kNever;
+  Time since{};
+  bool any = false;
+  bool others = true;
+  for (const policies::WorkerView& view : work_->workers()) {
+    if (view.fenced || view.units_given == 0) continue;
+    if (view.finished_at) {
+      since = std::max(since, *view.finished_at);
+      continue;
+    }
+    // What is computed is delivered while it is away, too.
+    const Member& member = job_->members.at(view.member.worker);
+    if (!member.away() || view.units_done == view.units_given) return kNever;
+    since = std::max(since, view.progressed_at);
+    any = true;
+    others = others && OthersRemain(view.member.worker);
+  }
+  if (!any || !others) return kNever;
+  return since + kAwayPatience;
+}
+
+void UnitMoves::LetGoOfAway() {
+  if (LetsGoOfAwayFrom() > job_->now()) return;
+  std::vector<WorkerId> away;
+  for (const policies::WorkerView& view : work_->workers()) {
+    if (!view.fenced && view.units_given > 0 && !view.finished_at) {
+      away.push_back(view.member.worker);
+    }
+  }
+  for (const WorkerId worker : away) {
+    FenceWorker(worker, "it is away (" + job_->members.at(worker).absence->reason + ")");
+  }
+}
+
+// It has to have the parameters of the round before, or be about to; nobody that is to leave is
+// drawn into a round in which it has nothing to do yet.
+bool UnitMoves::CanTake(const Member& member) const {
+  if (!member.live() || member.next.value + 1 < work_->round().value) return false;
+  const WorkerShare* share = work_->Share(member.id.worker);
+  if (member.away() || (share == nullptr && member.draining)) return false;
+  return share == nullptr || (share->HasRoom() && !work_->WorkerViewOf(member.id.worker)->fenced);
+}
+
+// It was out of the round with units of it, and has none now. Back or not: nothing says that it
+// would finish this time. Others may be as slow, and were the round to wait for each that is back,
+// they would take turns for ever (I6).
+bool UnitMoves::GoneUnfinished(WorkerId worker) const {
+  if (std::ranges::find(gone_unfinished_, worker) == gone_unfinished_.end()) return false;
+  const WorkerShare* share = work_->Share(worker);
+  return share == nullptr || share->queue.empty();
+}
+
+// The worker's account of its queue and ours change by the same order, so positions mean the same.
+void UnitMoves::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) {
+  LOCKSTEP_CHECK(taker.live(), "worker {} is given units and is out", taker.id.worker);
+  msg::Assign assign{work_->round(), {}, job_->NextOrder()};
+  for (const UnassignedUnit& given : units) {
+    assign.units.push_back({given.unit, work_->RangeOf(given.unit)});
+  }
+  work_->Give(taker, units, assign.order, job_->members, job_->now());
+  taker.last_progress = job_->now();
+  job_->Send(taker, std::move(assign));
+}
+
+// Who gets what nobody has. Those that are level come first; then those that will be soon. Whoever
+// was out with units of the round gets some only where nobody has any. If the policy can do
+// without, the units go back to the sampler. When nobody can take any, the round waits for an
+// answer that may change that; after that it takes back who was fenced, closes without, or begins
+// anew: whichever is the first that keeps the round from waiting for ever (I6).
+bool UnitMoves::Place(const policies::RoundView& view) {
+  bool without = view.with_units > 0 && job_->policy().closing->CanDoWithout(view);
+  std::vector<Member*> level;
+  std::vector<Member*> able;
+  std::vector<Member*> fenced;  // for want of others
+  bool later = false;           // somebody may take units in a while
+  for (Member& member : job_->members.all()) {
+    if (!member.connected()) continue;
+    if (view.with_units > 0 && GoneUnfinished(member.id.worker)) continue;
+    if (CanTake(member)) {
+      (member.next >= work_->round() ? level : able).push_back(&member);
+    } else if (member.live() && !member.away() && work_->CanBeginAnew(member.id.worker)) {
+      fenced.push_back(&member);
+    } else {
+      const WorkerShare* share = member.live() ? work_->Share(member.id.worker) : nullptr;
+      // An absence may last for a day, and who is to leave gets nothing before it has.
+      const bool stays_without =
+          view.with_units > 0 && share == nullptr && (member.away() || member.draining);
+      if (stays_without) continue;
+      later = later || share == nullptr ||
+              (share->parts.size() < kMaxParts && !share->refused &&
+               (!work_->WorkerViewOf(member.id.worker)->fenced ||
+                (!share->fence_answered && job_->now() < FenceAnswersUntil())));
+    }
+  }
+  // Those that lag by a round would hold it up; better than nobody.
+  if (level.empty()) level = std::move(able);
+  if (level.empty() && later && !without) return true;
+  if (level.empty() && !without && view.with_units == 0) {
+    for (const Member* member : fenced) work_->Unfence(member->id.worker, job_->now());
+    level = std::move(fenced);
+  }
+  // Whom nothing can be given any more has sealed, or begun to seal, both of its parts: the round
+  // does without, and another one follows with what is left.
+  if (level.empty() && view.with_units > 0) without = true;
+  if (without) {
+    work_->LeaveUnassignedOut();
+  } else if (!level.empty()) {
+    Spread(level);
+  } else {
+    return job_->members.CountLive() == 0;
+  }
+  return true;
+}
+
+// Each unit goes to who would be done with it first.
+void UnitMoves::Spread(const std::vector<Member*>& takers) {
+  LOCKSTEP_CHECK(!takers.empty(), "units are spread among nobody");
+  struct Load {
+    Duration done_in;
+    Duration unit_time;
+    std::size_t taker;
+    bool operator<(const Load& other) const {
+      return std::tie(done_in, taker) > std::tie(other.done_in, other.taker);
+    }
+  };
+  std::optional<Duration> usual;  // costs a pass
+  std::vector<Load> all;
+  all.reserve(takers.size());
+  for (std::size_t i = 0; i < takers.size(); ++i) {
+    Duration unit_time = takers[i]->unit_times.mean;
+    if (unit_time == Duration{}) {
+      if (!usual) usual = std::max(job_->members.MedianUnitTime(), Duration(1));
+      unit_time = *usual;
+    }
+    // What it still has to do counts, too: the quickest one is not the one with the least left.
+    const policies::WorkerView* view = work_->WorkerViewOf(takers[i]->id.worker);
+    const std::uint32_t left = view == nullptr ? 0 : view->units_given - view->units_done;
+    all.push_back({unit_time * (left + 1), unit_time, i});
+  }
+  std::priority_queue<Load> loads(std::less<Load>(), std::move(all));
+  std::map<std::size_t, std::vector<UnassignedUnit>> given;  // by taker
+  for (const UnassignedUnit& unit : work_->TakeUnassigned()) {
+    Load load = loads.top();
+    loads.pop();
+    given[load.taker].push_back(unit);
+    load.done_in += load.unit_time;
+    loads.push(load);
+  }
+  for (const auto& [taker, units] : given) GiveTo(*takers[taker], units);
+}
+
+// An exact round cannot do without who is stuck, so its rule is to know of all who could take over.
+// It may have fewer units than there are members.
+std::uint32_t UnitMoves::Idle(std::uint32_t with_units) const {
+  std::uint32_t idle = 0;
+  for (const Member& member : job_->members.all()) {
+    const bool free = member.next >= work_->round() && work_->Share(member.id.worker) == nullptr;
+    const bool gone = with_units > 1 && GoneUnfinished(member.id.worker);
+    idle += free && !gone && CanTake(member) ? 1 : 0;
+  }
+  return idle;
+}
+
+void UnitMoves::NoteGone(WorkerId worker) {
+  if (std::ranges::find(gone_unfinished_, worker) == gone_unfinished_.end()) {
+    gone_unfinished_.push_back(worker);
+  }
+}
+
+// I6: what others owe has a time here.
+Time UnitMoves::NextDeadline() const {
+  const auto oldest = work_->OldestRevoke();
+  const bool answers_count = !work_->unassigned().empty() && job_->now() < FenceAnswersUntil();
+  return std::min({LetsGoOfAwayFrom(), oldest ? *oldest + job_->bounds.Answer() : kNever,
+                   answers_count ? FenceAnswersUntil() : kNever});
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,60 @@
+// Work that moves within the open round: each unit is with one worker at a time, and is given again
+// only when its holder has given it back, was fenced, or is out (I2).
+//
+// In: what a work rule proposes, what workers give back, who is out or away. Out: Revoke, Assign
+// and FenceRound to workers. A worker that does not answer has a deadline, after which others go on
+// without it (I6).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "coordinator/job/context.h"
+#include "coordinator/round/round_work.h"
+#include "policies/policy.h"
+
+namespace lockstep::coordinator {
+
+class UnitMoves {
+ public:
+  UnitMoves(Job* job, RoundWork* work) : job_(job), work_(work) {}
+
+  void CarryOut(const policies::WorkVerdict& verdict);
+  void RevokeNotBegun();
+  void HandOn(WorkerId from, const RoundWork::GivenBack& back);
+  void FenceUnanswered();
+  void LetGoOfAway();
+  // The units that nobody has. False: nobody has a part left, so that the round has to be planned
+  // anew.
+  bool Place(const policies::RoundView& view);
+
+  // It is out, and had not finished its units.
+  void NoteGone(WorkerId worker);
+  // The round is planned anew.
+  void Reset() { gone_unfinished_.clear(); }
+
+  // How many without units could take over, where so many have some.
+  std::uint32_t Idle(std::uint32_t with_units) const;
+  Time NextDeadline() const;
+
+ private:
+  bool OthersRemain(WorkerId worker) const;
+  void FenceWorker(WorkerId worker, const std::string& why);
+  Time LetsGoOfAwayFrom() const;
+  bool CanTake(const Member& member) const;
+  bool GoneUnfinished(WorkerId worker) const;
+  // A stopped worker answers no fence, and what it would say is not worth more waiting (I6).
+  Time FenceAnswersUntil() const { return fenced_at_ + job_->bounds.Answer(); }
+  void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
+  void Spread(const std::vector<Member*>& takers);
+
+  Job* job_;
+  RoundWork* work_;
+  Time fenced_at_;                         // a worker last
+  std::vector<WorkerId> gone_unfinished_;  // were out with units that they had not finished
+};
+
+}  // namespace lockstep::coordinator
