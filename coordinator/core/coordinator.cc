@@ -32,7 +32,6 @@ constexpr Duration kReading = std::chrono::milliseconds(50);
 // The same, for the ends of connections: whoever closed one meanwhile has waited in vain.
 constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 constexpr std::size_t kMemberStates = 7;
-constexpr std::uint32_t kNamed = 8;  // of the members that are missing, in one line
 // Of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
@@ -150,11 +149,9 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       ending_(&job_, &rounds_, &evaluation_, &checkpointer_),
       slowdowns_(&job_),
       draining_(&job_, &rounds_),
-      outliers_(job_.start.workers) {
-  if (!job_.start.resume) return;
-  const JobState& state = *job_.start.resume;
-  resumed_ = {state.totals, state.updates};
-  evaluation_.GoOnFrom(job_.start.evaluated);
+      report_(&job_,
+              {&formation_, &rounds_, &first_parameters_, &evaluation_, &ending_, &slowdowns_}) {
+  if (job_.start.resume) evaluation_.GoOnFrom(job_.start.evaluated);
 }
 
 // A gap between the timer that was set and the time at which something comes is time that this
@@ -301,7 +298,8 @@ void Coordinator::CloseRound() {
   job_.Emit(RoundClosed{record, job_.closed().totals});
   checkpointer_.OnClosed(record->round);
   evaluation_.OnClosed(record->round);
-  NoteClosed(*record);
+  left_over_it_ = false;
+  report_.OnClosed(*record);
 }
 
 // First those that stay connected and only have lost their place in the rounds. Taking one out may
@@ -350,8 +348,8 @@ bool Coordinator::AwaitsLevel() {
                               "(liveness.timeout){}",
                               Seconds(overslept_), FormatDurationSeconds(Seconds(job_.timeout)),
                               resume.empty() ? "; no checkpoint was written" : resume)
-                : fmt::format("no worker holds the parameters any more; missing: {}{}", Missing(),
-                              resume));
+                : fmt::format("no worker holds the parameters any more; missing: {}{}",
+                              MissingWorkers(job_), resume));
   return false;
 }
 
@@ -393,7 +391,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   rounds_.OnOut(leaving.member, leaving.reason);
   evaluation_.OnOut(leaving.member);
   checkpointer_.OnOut(leaving.member, leaving.kind == Leaving::Kind::kBroken);
-  outliers_.OnOut(leaving.member.worker);
+  report_.OnOut(leaving.member.worker);
 }
 
 // The measured paths bound the first exchange, of which nothing is known yet.
@@ -651,52 +649,14 @@ void Coordinator::EndIfShort() {
   const Patience patience = job_.QuorumPatience();
   job_.Fail(fmt::format("{} of at least {} workers have been there for {} ({}); missing: {}{}",
                         job_.members.CountPresent(), job_.min_workers(),
-                        FormatDurationSeconds(patience.seconds), patience.option, Missing(),
-                        job_.ResumeText()));
-}
-
-// Who is not live, and why, as far as it is known; for people, so not all of thousands.
-std::string Coordinator::Missing() const {
-  std::string text;
-  std::uint32_t count = 0;
-  for (const Member& member : job_.members.all()) {
-    if (member.live() || ++count > kNamed) continue;
-    std::string why = member.out_because;
-    if (member.state != MemberState::kLost && member.state != MemberState::kBehind) {
-      why = Name(member.state);
-    }
-    if (why.empty()) why = "has not joined";
-    text += fmt::format("{}worker {} ({})", text.empty() ? "" : ", ", member.id.worker, why);
-  }
-  return count > kNamed ? fmt::format("{} and {} others", text, count - kNamed) : text;
+                        FormatDurationSeconds(patience.seconds), patience.option,
+                        MissingWorkers(job_), job_.ResumeText()));
 }
 
 // The time that those who are missing have to come.
 Time Coordinator::ShortUntil() const {
   const double seconds = job_.QuorumPatience().seconds;
   return short_since_ && seconds > 0 ? *short_since_ + FromSeconds(seconds) : kNever;
-}
-
-// For the progress line: how fast lately, by an exponentially weighted mean. And whether its
-// numbers are what they should be.
-void Coordinator::NoteClosed(const RoundRecord& record) {
-  LastClosed& last = last_closed_;
-  // The first one's time is its own: what was before it was no training.
-  const double took = record.commit - (last.commit > 0 ? last.commit : record.start);
-  last.commit = record.commit;
-  last.reason = record.reason;
-  left_over_it_ = false;
-  last.contributors = 0;
-  for (const ContributorRecord& part : record.contributors)
-    last.contributors += part.part.value == 0;
-  last.excluded = record.excluded;
-  for (const Outliers::Line& line : outliers_.OnClosed(record)) {
-    job_.Log(line.warning ? LogLevel::kWarning : LogLevel::kInfo, "{}", line.text);
-  }
-  if (took <= 0) return;
-  const double speed = static_cast<double>(record.samples) / took;
-  last.samples_per_second =
-      last.samples_per_second == 0 ? speed : 0.8 * last.samples_per_second + 0.2 * speed;
 }
 
 // There is one timer; parts whose deadlines are long look at them at liveness' periods.
@@ -717,85 +677,6 @@ msg::Ready Coordinator::Agreed() const {
   agreed.tensors = job_.agreed().tensors;
   agreed.state_names = job_.agreed().state_names;
   return agreed;
-}
-
-// `now` may be later than the last step: silence goes on while nothing happens.
-JobStatus Coordinator::Status(Time now) const {
-  JobStatus status;
-  status.job_id = job_.start.job_id;
-  status.phase = job_.phase();
-  status.updates = rounds_.updates();
-  status.loss = job_.closed().train_loss;
-  status.metrics = job_.closed().metrics;
-  if (evaluation_.last()) status.test_accuracy = evaluation_.last()->accuracy;
-  status.samples_per_second = last_closed_.samples_per_second;
-  status.contributors = last_closed_.contributors;
-  status.excluded = static_cast<std::uint32_t>(last_closed_.excluded.size());
-  status.workers = job_.start.workers;
-  status.taking_part =
-      job_.members.CountLive() - static_cast<std::uint32_t>(std::ranges::count_if(
-                                     last_closed_.excluded, [this](const WorkerId& worker) {
-                                       return job_.members.at(worker).live();
-                                     }));
-  status.policy = job_.policy().name;
-  status.reason = last_closed_.reason;
-  status.seconds = job_.SinceStart(now - job_.stopped());
-  status.emulation = {job_.emulation().unit_seconds, slowdowns_.InForce()};
-  status.transport = job_.transport();
-  status.totals = job_.closed().totals;
-  status.resumed = resumed_;
-  // The round that is computed is what people watch; between the last commit and the end it is the
-  // one that is applied.
-  const RoundWork* open = rounds_.open() == nullptr ? nullptr : &rounds_.open()->work();
-  if (open != nullptr) {
-    status.epoch = open->epoch();
-    status.round = open->round();
-  } else if (rounds_.committed() != nullptr) {
-    status.epoch = rounds_.committed()->commit().epoch;
-    status.round = rounds_.committed()->round();
-  } else if (job_.start.resume && !rounds_.begun()) {
-    status.epoch = job_.start.resume->sampler.epoch;
-    status.round = job_.start.resume->next_round;
-    status.updates = job_.start.resume->updates;
-  }
-  status.warnings = outliers_.Standing();
-  status.waiting_for = rounds_.begun() ? rounds_.Waiting() : first_parameters_.Waiting();
-  if (job_.phase() == Phase::kGathering || job_.phase() == Phase::kForming) {
-    status.waiting_for = formation_.Waiting();
-  } else if (job_.phase() == Phase::kEnding) {
-    status.waiting_for = ending_.Waiting();
-  }
-  for (const Member& member : job_.members.all()) {
-    if (member.id.incarnation.value == 0) continue;
-    MemberStatus row;
-    row.member = member.id;
-    row.state = member.state;
-    row.host = member.hello.host;
-    row.pid = member.hello.pid;
-    row.device = member.hello.device;
-    if (open != nullptr) {
-      if (const policies::WorkerView* view = open->WorkerViewOf(member.id.worker)) {
-        row.units_given = view->units_given;
-        row.units_done = view->units_done;
-      }
-      row.owner = open->delivery().IsOwner(member.id.worker);
-    }
-    row.unit_seconds = Seconds(member.unit_times.mean);
-    row.silent_seconds = Seconds(now - job_.stopped() - member.last_heard);
-    if (member.connected()) row.resident_bytes = member.resident_bytes;
-    row.run_seconds = Seconds(member.runs.took);
-    if (member.runs.waited) row.input_wait_seconds = Seconds(*member.runs.waited);
-    if (member.connected()) row.samples_ahead = member.runs.ahead;
-    if (member.connected()) row.gradient_times = outliers_.Times(member.id.worker);
-    row.rounds_contributed = member.rounds_contributed;
-    row.rounds_excluded = member.rounds_excluded;
-    row.held_up_seconds =
-        Seconds(member.blocked_by_compute + member.blocked_by_link + member.blocked_by_loss);
-    row.draining = member.draining && member.connected();
-    if (member.away()) row.away = member.absence->reason;
-    status.members.push_back(std::move(row));
-  }
-  return status;
 }
 
 // The members' table against a recount, the queues against their bounds, then the parts that keep
@@ -828,22 +709,6 @@ void Coordinator::CheckInvariants() const {
   rounds_.CheckInvariants();
   evaluation_.CheckInvariants();
   checkpointer_.CheckInvariants();
-}
-
-// I7: computed from the config alone, so that an operator knows them before the first worker comes.
-std::vector<std::string> Coordinator::Bounds() const {
-  const std::uint64_t workers = job_.start.workers;
-  const std::uint64_t batch = job_.start.config.job.global_batch;
-  const std::uint64_t units = MostUnits(job_.start);
-  return {
-      fmt::format("members: {} slots (--workers)", workers),
-      fmt::format("connections without a Hello: {} (2 * workers + 16)", admission_.Bound()),
-      fmt::format("units of a round: {} (units + given-back fragments, at most one a sample)",
-                  std::min(batch, 2 * units)),
-      fmt::format("receipts of a round: {} bits (2 * workers^2)", 2 * workers * workers),
-      fmt::format("samples given back: {} (global_batch)", batch),
-      fmt::format("chunks of an evaluation: {} (4 * workers)", 4 * workers),
-  };
 }
 
 }  // namespace lockstep::coordinator

@@ -21,7 +21,7 @@
 #include "coordinator/core/checkpointer.h"
 #include "coordinator/core/ending.h"
 #include "coordinator/core/evaluation.h"
-#include "coordinator/core/outliers.h"
+#include "coordinator/core/job_report.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
 #include "coordinator/job/step_io.h"
@@ -59,25 +59,16 @@ class Coordinator {
 
   bool finished() const { return job_.phase() == Phase::kFinished; }
   // For the progress line and HTTP; costs O(members).
-  JobStatus Status(Time now) const;
+  JobStatus Status(Time now) const { return report_.Status(now); }
   // Between workers that are there, as measured when they connected; Members::MeasuredPaths.
   std::vector<PathRecord> MeasuredPaths() const { return job_.members.MeasuredPaths(); }
   // What the workers have agreed on of their parameters and state (the other fields are empty): to
   // describe a checkpoint by, since a single worker's Ready may be wrong.
   msg::Ready Agreed() const;
   // Lines for the log at start: each bounded container and the formula of its bound (I7).
-  std::vector<std::string> Bounds() const;
+  std::vector<std::string> Bounds() const { return BoundsInWords(job_.start, admission_.Bound()); }
 
  private:
-  // Of the last closed round, for the status: nothing that decides looks at it.
-  struct LastClosed {
-    double commit = 0;
-    double samples_per_second = 0;  // weighted mean
-    std::string reason;
-    std::uint32_t contributors = 0;
-    std::vector<WorkerId> excluded;
-  };
-
   Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers);
 
   // --- what has happened
@@ -112,11 +103,9 @@ class Coordinator {
   void WarnOfNoCheckpoint();
   // No job waits for its quorum longer than it was told to.
   void EndIfShort();
-  std::string Missing() const;
   Time ShortUntil() const;
   Time NextDeadline() const;
 
-  void NoteClosed(const RoundRecord& record);
   Result<std::string> RequestPolicy(const std::string& name);
   void ExchangePolicy();
 
@@ -137,6 +126,7 @@ class Coordinator {
   Ending ending_;
   Slowdowns slowdowns_;
   Draining draining_;
+  JobReport report_;
 
   // Asked for by an operator; takes the place of job_.policy() between a draft and its commit.
   std::optional<policies::Policy> next_policy_;
@@ -154,9 +144,6 @@ class Coordinator {
   Duration overslept_{};
   Time overslept_until_;
   bool left_over_it_ = false;  // somebody has, and no round has closed since
-  LastClosed last_closed_;
-  Outliers outliers_;
-  Resumed resumed_;
 };
 
 }  // namespace lockstep::coordinator

@@ -1,0 +1,65 @@
+// What the job tells about itself: the status for the progress line and HTTP, who is missing, and
+// the bounds that it prints at start. Nothing that decides looks at it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "coordinator/core/ending.h"
+#include "coordinator/core/evaluation.h"
+#include "coordinator/core/outliers.h"
+#include "coordinator/job/context.h"
+#include "coordinator/job/records.h"
+#include "coordinator/membership/first_parameters.h"
+#include "coordinator/membership/formation.h"
+#include "coordinator/membership/slowdowns.h"
+#include "coordinator/round/pipeline.h"
+
+namespace lockstep::coordinator {
+
+class JobReport {
+ public:
+  struct Parts {
+    const Formation* formation;
+    const Pipeline* rounds;
+    const FirstParameters* first_parameters;
+    const Evaluation* evaluation;
+    const Ending* ending;
+    const Slowdowns* slowdowns;
+  };
+  JobReport(Job* job, Parts parts) : job_(job), parts_(parts), outliers_(job->start.workers) {}
+
+  void OnClosed(const RoundRecord& record);
+  void OnOut(WorkerId worker) { outliers_.OnOut(worker); }
+  // Costs O(members).
+  JobStatus Status(Time now) const;
+
+ private:
+  // Of the last closed round.
+  struct LastClosed {
+    double commit = 0;
+    double samples_per_second = 0;  // weighted mean
+    std::string reason;
+    std::uint32_t contributors = 0;
+    std::vector<WorkerId> excluded;
+  };
+  MemberStatus StatusOf(const Member& member, Time now) const;
+
+  Job* job_;
+  Parts parts_;
+  LastClosed last_closed_;
+  Outliers outliers_;
+};
+
+// Who is not live, and why; for people.
+std::string MissingWorkers(const Job& job);
+
+// Lines for the log at start: each bounded container and the formula of its bound (I7).
+// `connections`: without a Hello.
+std::vector<std::string> BoundsInWords(const StartParameters& start, std::size_t connections);
+
+}  // namespace lockstep::coordinator
