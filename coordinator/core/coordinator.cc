@@ -31,7 +31,6 @@ constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 constexpr Duration kReading = std::chrono::milliseconds(50);
 // The same, for the ends of connections: whoever closed one meanwhile has waited in vain.
 constexpr Duration kEndsComeIn = std::chrono::seconds(1);
-constexpr std::size_t kMemberStates = 7;
 // Of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
@@ -313,7 +312,8 @@ void Coordinator::TakeOut() {
     if (slot.id == behind->member) slot.out_because = behind->reason;
     rounds_.OnOut(behind->member, behind->reason);
     evaluation_.OnOut(behind->member);
-    checkpointer_.OnOut(behind->member, slot.id == behind->member && slot.in_doubt);
+    checkpointer_.OnOut(behind->member,
+                        slot.id == behind->member && slot.state == MemberState::kBehindInDoubt);
   }
   while (const auto leaving = job_.TakeLeaving()) TakeOut(*leaving);
 }

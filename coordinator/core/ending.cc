@@ -89,8 +89,7 @@ bool Ending::OthersCatchUp() const {
 
 // Who is not heard of is not waited for.
 bool Ending::CatchesUp(const Member& member) const {
-  const bool late =
-      member.state == MemberState::kBehind || member.state == MemberState::kCatchingUp;
+  const bool late = member.behind() || member.state == MemberState::kCatchingUp;
   return member.connected() && late && job_->now() - member.last_heard < job_->timeout / 2;
 }
 

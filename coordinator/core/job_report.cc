@@ -92,7 +92,7 @@ JobStatus JobReport::Status(Time now) const {
 MemberStatus JobReport::StatusOf(const Member& member, Time now) const {
   MemberStatus row;
   row.member = member.id;
-  row.state = member.state;
+  row.state = member.behind() ? MemberState::kBehind : member.state;
   row.host = member.hello.host;
   row.pid = member.hello.pid;
   row.device = member.hello.device;
@@ -126,7 +126,7 @@ std::string MissingWorkers(const Job& job) {
   for (const Member& member : job.members.all()) {
     if (member.live() || ++count > kNamed) continue;
     std::string why = member.out_because;
-    if (member.state != MemberState::kLost && member.state != MemberState::kBehind) {
+    if (member.state != MemberState::kLost && !member.behind()) {
       why = Name(member.state);
     }
     if (why.empty()) why = "has not joined";

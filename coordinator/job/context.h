@@ -177,7 +177,7 @@ struct Job {
   // It is not live from now on, and catches up when it is heard. What it was last known to have it
   // still has, unless it is in doubt.
   void PutBehind(Member& member, std::string reason) {
-    if (member.state == MemberState::kBehind || !member.connected()) return;
+    if (member.behind() || !member.connected()) return;
     LOCKSTEP_CHECK(behind().size() < members.slots(), "I7: {} members are put behind",
                    behind().size());
     members.SetState(member, MemberState::kBehind, now());
@@ -186,7 +186,7 @@ struct Job {
   // Its parameters are not, or may not be, those that everybody has.
   void PutInDoubt(Member& member, std::string reason) {
     PutBehind(member, std::move(reason));
-    member.in_doubt = member.state == MemberState::kBehind;
+    if (member.behind()) members.SetState(member, MemberState::kBehindInDoubt, now());
   }
   // The ping's number.
   std::uint64_t Ping(const Member& member) {

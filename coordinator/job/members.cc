@@ -175,12 +175,16 @@ void Members::Free(Member& member, Time now) {
 }
 
 void Members::SetState(Member& member, MemberState state, Time now) {
+  LOCKSTEP_CHECK(MayBecome(member.state, state), "worker {} is {} ({}) and becomes {} ({})",
+                 member.id.worker, Name(member.state), static_cast<int>(member.state), Name(state),
+                 static_cast<int>(state));
   --counts_[static_cast<std::size_t>(member.state)];
   ++counts_[static_cast<std::size_t>(state)];
+  behind_ += (IsBehind(state) ? 1u : 0u) - (member.behind() ? 1u : 0u);
   // What it does not apply it copies, whenever it comes to that.
   if (state != MemberState::kLive) member.unfinished_run.reset();
+  if (!member.behind() || !IsBehind(state)) member.since = now;
   member.state = state;
-  member.since = now;
 }
 
 void Members::SetAbsence(Member& member, std::optional<Absence> absence) {

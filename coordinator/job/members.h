@@ -142,7 +142,7 @@ struct Absence {
 // one all is new but the counts at the end, which are the slot's, for the summary.
 struct Member {
   MemberId id;
-  MemberState state = MemberState::kLost;
+  MemberState state = MemberState::kLost;  // written by Members alone
   ConnectionId connection;
   bool leaving = false;  // will be taken out at the end of this step
   // Of one that is lost or behind: why, for people.
@@ -171,16 +171,10 @@ struct Member {
   // The last commit that it was sent.
   std::optional<std::pair<RoundId, Attempt>> told;
 
-  // --- while it is behind, for Joining::BelieveBehind and BelieveBefore
-  bool in_doubt = false;  // its parameters are not those of everybody after `next` - 1
-  std::optional<std::pair<RoundId, Attempt>> applied_behind;  // what it said since
-  std::uint32_t fence_order = 0;  // of the question whether it holds what it was told; 0: none
-  bool denied = false;            // its answer: no, and it will not apply it
-  void ForgetBehind() {
-    in_doubt = denied = false;
-    applied_behind.reset();
-    fence_order = 0;
-  }
+  // What it has applied, in state kBehindApplied.
+  std::optional<std::pair<RoundId, Attempt>> applied_behind;
+  // The number of the question that it was asked, in kBehindAsked and kBehindDenied.
+  std::uint32_t fence_order = 0;
 
   UnitTimes unit_times;
   RunCost run_cost;                      // by its own runs
@@ -204,6 +198,7 @@ struct Member {
     return own ? own : usual_run_cost;
   }
 
+  bool behind() const { return IsBehind(state); }
   bool away() const { return absence.has_value(); }
   bool live() const { return state == MemberState::kLive && !leaving; }
   // Takes part in exchanges: applies the sums.
@@ -212,7 +207,7 @@ struct Member {
   }
   bool connected() const { return state != MemberState::kLost && !leaving; }
   // Counts for the quorum, however late it is.
-  bool present() const { return exchanging() || (!leaving && state == MemberState::kBehind); }
+  bool present() const { return exchanging() || (!leaving && behind()); }
 };
 
 // Of the median: what programs, and people, are told is slow. Policies judge for themselves.
@@ -226,6 +221,7 @@ class Members {
   Member* TakeSlot(std::optional<WorkerId> wanted, ConnectionId connection, Time now);
   // Frees the slot; counts and history of the slot stay for the summary.
   void Free(Member& member, Time now);
+  // Every change of state comes through here.
   void SetState(Member& member, MemberState state, Time now);
   // nullopt: it is there.
   void SetAbsence(Member& member, std::optional<Absence> absence);
@@ -244,11 +240,12 @@ class Members {
 
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }
   std::uint32_t Count(MemberState state) const { return counts_[static_cast<std::size_t>(state)]; }
+  std::uint32_t CountBehind() const { return behind_; }
   std::uint32_t CountAway() const { return away_; }
   // Members that the job has: live, behind or catching up. A quorum (I5) is counted in these: it
   // guards against the loss of workers, and a late worker is not lost.
   std::uint32_t CountPresent() const {
-    return CountLive() + Count(MemberState::kBehind) + Count(MemberState::kCatchingUp);
+    return CountLive() + CountBehind() + Count(MemberState::kCatchingUp);
   }
   std::vector<MemberId> Exchanging() const;  // ascending
   std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
@@ -295,11 +292,12 @@ class Members {
   std::vector<Incarnation> last_incarnation_;                 // by slot; grows with each holder
   std::unordered_map<ConnectionId, WorkerId> by_connection_;  // of members that are connected
   std::uint32_t away_ = 0;                                    // connected members with an absence
-  std::array<std::uint32_t, 7> counts_{};  // by MemberState; their sum is the number of slots
-  BitMatrix mapped_;                       // [who says it][peer]
-  BitMatrix mutual_;                       // both say it
-  BitMatrix broken_;                       // symmetric; of members that are there
-  BitMatrix mending_;                      // the same; of broken edges
+  std::array<std::uint32_t, kMemberStates> counts_{};         // their sum is the number of slots
+  std::uint32_t behind_ = 0;                                  // in one of the states IsBehind
+  BitMatrix mapped_;                                          // [who says it][peer]
+  BitMatrix mutual_;                                          // both say it
+  BitMatrix broken_;   // symmetric; of members that are there
+  BitMatrix mending_;  // the same; of broken edges
   bool any_broken_ = false;
   struct Path {
     std::string words;

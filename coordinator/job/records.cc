@@ -30,6 +30,36 @@ std::string_view Name(Phase phase) {
   return "";
 }
 
+bool MayBecome(MemberState from, MemberState to) {
+  using enum MemberState;
+  switch (to) {
+    case kJoining:
+      return from == kLost;
+    case kReady:
+      return from == kJoining || from == kForming;
+    case kForming:
+      return from == kReady;
+    case kCatchingUp:
+      return from == kForming || IsBehind(from);
+    case kLive:  // of those behind the ones that are believed
+      return from == kForming || from == kCatchingUp || from == kBehindApplied ||
+             from == kBehindDenied;
+    case kBehind:
+      return from == kLive || from == kCatchingUp;
+    case kBehindAsked:
+      return from == kBehind;
+    case kBehindDenied:
+      return from == kBehindAsked;
+    case kBehindApplied:
+      return IsBehind(from) && from != kBehindInDoubt;
+    case kBehindInDoubt:
+      return IsBehind(from);
+    case kLost:
+      return from != kLost;
+  }
+  return false;
+}
+
 std::string_view Name(MemberState state) {
   switch (state) {
     case MemberState::kJoining:
@@ -43,6 +73,10 @@ std::string_view Name(MemberState state) {
     case MemberState::kLive:
       return "live";
     case MemberState::kBehind:
+    case MemberState::kBehindAsked:
+    case MemberState::kBehindDenied:
+    case MemberState::kBehindApplied:
+    case MemberState::kBehindInDoubt:
       return "behind";
     case MemberState::kLost:
       return "lost";

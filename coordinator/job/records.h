@@ -3,6 +3,7 @@
 // only, except JobStatus.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -191,15 +192,37 @@ struct JobResult {
 enum class Phase : std::uint8_t { kGathering, kForming, kTraining, kEnding, kFinished };
 std::string_view Name(Phase phase);
 
+//   lost --> joining --> ready <--> forming --> live --> behind --> catching up --> live
+//                                      `--> catching up     ^------------´
+//
+// Of those behind:
+//
+//   behind --> asked --> denied
+//     `----------`---------`-----> applied
+//     `----------`---------`----------`-----> in doubt
+//
+// Where nobody is live, denied and applied may be believed and become live. Any state may become
+// lost.
 enum class MemberState : std::uint8_t {
   kJoining,     // has been welcomed
   kReady,       // has its data and transports open; waits to be formed
   kForming,     // connects to its peers
   kCatchingUp,  // copies state
   kLive,        // level
-  kBehind,      // waits for a chance to catch up
-  kLost,        // its slot is free
+  // Waits for a chance to catch up. Its parameters are those of everybody after `next` - 1.
+  kBehind,
+  kBehindAsked,    // the same; was asked whether it holds what it was told
+  kBehindDenied,   // the same; has promised not to apply that
+  kBehindApplied,  // has applied a commit since it is behind (Member::applied_behind)
+  kBehindInDoubt,  // its parameters may be those of nobody else
+  kLost,           // its slot is free
 };
+inline constexpr std::size_t kMemberStates = 11;
+constexpr bool IsBehind(MemberState state) {
+  return state >= MemberState::kBehind && state <= MemberState::kBehindInDoubt;
+}
+bool MayBecome(MemberState from, MemberState to);
+// All that are behind have one name.
 std::string_view Name(MemberState state);
 
 struct MemberStatus {

@@ -32,8 +32,7 @@ void Joining::Form(Member& member) {
   std::vector<MemberId> peers;
   for (const Member& peer : job_->members.all()) {
     const bool there =
-        peer.connected() &&
-        (peer.exchanging() || peer.state == MemberState::kBehind || newcomers_.contains(peer.id));
+        peer.connected() && (peer.exchanging() || peer.behind() || newcomers_.contains(peer.id));
     if (!there) continue;
     connect_to.push_back(PeerInfoOf(peer, job_->transport(), mapping));
     peers.push_back(peer.id);
@@ -107,7 +106,6 @@ const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer)
 
 void Joining::MakeLive(Member& member, RoundId next) {
   member.next = next;
-  member.ForgetBehind();
   member.last_progress = job_->now();
   job_->members.SetState(member, MemberState::kLive, job_->now());
   rounds_->OnLevel();
@@ -179,7 +177,6 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   copying.values = 0;
   copying.failed = false;
   ++copying.tries;
-  member.ForgetBehind();  // it copies over that
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now());
   }
@@ -213,8 +210,8 @@ bool Joining::BelieveBehind() {
   const std::pair truth(committed->round(), committed->commit().attempt);
   bool any = false;
   for (Member& member : job_->members.all()) {
-    if (!member.connected() || member.state != MemberState::kBehind) continue;
-    if (member.in_doubt || member.applied_behind != truth) continue;
+    if (!member.connected() || member.state != MemberState::kBehindApplied) continue;
+    if (member.applied_behind != truth) continue;
     job_->Log(LogLevel::kWarning, "worker {} was behind and is the one that has applied round {}",
               member.id.worker, truth.first);
     MakeLive(member, truth.first.Next());
@@ -227,8 +224,8 @@ bool Joining::BelieveBehind() {
 // It is behind for its silence alone, and all closed rounds are in its parameters; of the committed
 // one, by what it has said so far, no attempt.
 bool Joining::MayBeBefore(const Member& member, RoundId committed) {
-  return member.connected() && member.state == MemberState::kBehind && !member.in_doubt &&
-         member.next == committed && !member.applied_behind;
+  return member.connected() && member.behind() && member.state != MemberState::kBehindInDoubt &&
+         member.state != MemberState::kBehindApplied && member.next == committed;
 }
 
 // What it says in answer comes after what it says of the attempts that it knew. Of those before the
@@ -237,8 +234,9 @@ void Joining::AskBehind() {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return;
   for (Member& member : job_->members.all()) {
-    if (!MayBeBefore(member, committed->round()) || member.fence_order != 0) continue;
+    if (!MayBeBefore(member, committed->round()) || member.state != MemberState::kBehind) continue;
     const bool told = member.told && member.told->first == committed->round();
+    job_->members.SetState(member, MemberState::kBehindAsked, job_->now());
     member.fence_order = job_->NextOrder();
     job_->Send(member, msg::FenceAttempt{job_->start.term, committed->round(),
                                          told ? member.told->second : committed->commit().attempt,
@@ -256,7 +254,7 @@ bool Joining::BelieveBefore() {
   const RoundId round = committed->round();
   bool any = false;
   for (Member& member : job_->members.all()) {
-    if (!MayBeBefore(member, round) || !member.denied) continue;
+    if (!MayBeBefore(member, round) || member.state != MemberState::kBehindDenied) continue;
     job_->Log(LogLevel::kWarning, "worker {} was behind and has the parameters before round {}",
               member.id.worker, round);
     MakeLive(member, round);
@@ -270,8 +268,9 @@ bool Joining::MayBeBelieved() const {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
   return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
-    if (!member.connected() || member.state != MemberState::kBehind) return false;
-    return !member.in_doubt && !member.denied &&
+    if (!member.connected() || !member.behind()) return false;
+    return member.state != MemberState::kBehindInDoubt &&
+           member.state != MemberState::kBehindDenied &&
            (std::ranges::binary_search(committed->commit().members, member.id) ||
             MayBeBefore(member, committed->round()));
   });
@@ -311,7 +310,11 @@ Status Joining::On(Member& from, const msg::Behind& message) {
       return {};
     }
     case MemberState::kBehind:
-      from.in_doubt = from.in_doubt || !before_that;
+    case MemberState::kBehindAsked:
+    case MemberState::kBehindDenied:
+    case MemberState::kBehindApplied:
+    case MemberState::kBehindInDoubt:
+      if (!before_that) job_->members.SetState(from, MemberState::kBehindInDoubt, job_->now());
       return {};
     default:
       return Error{ErrorCode::kInvalid, "is behind before it has begun"};
@@ -332,7 +335,7 @@ Status Joining::On(Member& from, const msg::Copied& message) {
 
 Status Joining::On(Member& from, const msg::Level& message) {
   if (from.state != MemberState::kCatchingUp) {
-    if (from.state == MemberState::kLive || from.state == MemberState::kBehind) return {};
+    if (from.state == MemberState::kLive || from.behind()) return {};
     return Error{ErrorCode::kInvalid, "is level before it has begun"};
   }
   const auto copying = copying_.find(from.id);
@@ -404,7 +407,7 @@ bool Joining::CheckNewcomers() {
 void Joining::CheckCopying() {
   std::erase_if(copying_, [this](const auto& entry) {  // it was put behind meanwhile
     const Member* member = job_->members.Find(entry.first);
-    return member != nullptr && member->state == MemberState::kBehind;
+    return member != nullptr && member->behind();
   });
   std::vector<MemberId> again;
   for (const auto& [id, copying] : copying_) {
@@ -437,10 +440,10 @@ bool Joining::Advance() {
     }
   }
   const bool joined = training && !newcomers_.empty() && CheckNewcomers();
-  if (job_->members.Count(MemberState::kBehind) > 0) {
+  if (job_->members.CountBehind() > 0) {
     for (Member& member : job_->members.all()) {
       const bool heard = member.last_heard >= member.since;
-      if (!member.connected() || member.state != MemberState::kBehind || !heard) continue;
+      if (!member.connected() || !member.behind() || !heard) continue;
       if (member.away()) continue;  // it may need its parameters as they are
       // What cannot be mended stays broken as long as it is here: it has to connect anew.
       if (!Copy(member, std::nullopt) && IsCutOff(member)) {

@@ -127,7 +127,7 @@ void Relinking::Advance() {
     const Member* b = job_->members.Find(ends.second);
     if (a == nullptr || b == nullptr) continue;  // OnOut follows
     // A member that is behind for this link alone comes back with it.
-    const bool wanted = a->state == MemberState::kBehind || b->state == MemberState::kBehind;
+    const bool wanted = a->behind() || b->behind();
     if (link.given_up && (!wanted || job_->now() < link.next_try)) continue;
     // An edge also breaks when an end of it dies, or stops; then it is for liveness to decide.
     if (!Alive(link, 0, *a) || !Alive(link, 1, *b)) continue;

@@ -107,7 +107,10 @@ Status Pipeline::On(Member& from, const msg::Published& message) {
 Status Pipeline::On(Member& from, const msg::Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) {
-    if (from.state == MemberState::kBehind) from.applied_behind = {message.round, message.attempt};
+    if (from.behind() && from.state != MemberState::kBehindInDoubt) {
+      from.applied_behind = {message.round, message.attempt};
+      job_->members.SetState(from, MemberState::kBehindApplied, job_->now());
+    }
     return {};
   }
   if (open_ && message.round == open_->round()) {
@@ -157,11 +160,12 @@ void Pipeline::Vote(const Member& from, const msg::Applied& message) {
 Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (message.order > job_->orders()) return Violation("answered what it was not asked");
-  if (from.state == MemberState::kBehind && from.fence_order != 0 &&
-      message.order == from.fence_order) {
+  if (from.state == MemberState::kBehindAsked && message.order == from.fence_order) {
     const bool asked =
         message.term == job_->start.term && committed_ && message.round == committed_->round();
-    from.denied = asked && !message.holds_all;
+    if (asked && !message.holds_all) {
+      job_->members.SetState(from, MemberState::kBehindDenied, job_->now());
+    }
     return {};
   }
   CommittedRound* round = CommittedAt(message.round);

@@ -11,6 +11,7 @@
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
 #include "tests/unit/coordinator/carry_out.h"
+#include "tests/unit/coordinator/member_states.h"
 #include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
@@ -40,7 +41,7 @@ class BackAgainTest : public ::testing::Test {
     Edit(job_->agreed).train_samples = 100;
     for (std::uint32_t i = 0; i < workers; ++i) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
-      job_->members.SetState(*member, MemberState::kLive, Time{});
+      Bring(job_->members, *member, MemberState::kLive, Time{});
     }
     for (std::uint32_t i = 0; i < workers; ++i) Map(i);
     begin();
@@ -66,7 +67,7 @@ class BackAgainTest : public ::testing::Test {
     Member* member =
         job_->members.TakeSlot(WorkerId(worker), ConnectionId(worker + 1), job_->now());
     ASSERT_EQ(member, &At(worker));
-    job_->members.SetState(*member, MemberState::kLive, job_->now());
+    Bring(job_->members, *member, MemberState::kLive, job_->now());
     Map(worker);
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/member_states.h"
 #include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
@@ -25,7 +26,7 @@ class BarrierTest : public ::testing::Test {
     Edit(job_.agreed).state_tensors = 1;
     for (std::uint64_t i = 0; i < kWorkers; ++i) {
       Member* member = job_.members.TakeSlot(std::nullopt, ConnectionId(i + 1), job_.now());
-      job_.members.SetState(*member, MemberState::kLive, job_.now());
+      Bring(job_.members, *member, MemberState::kLive, job_.now());
     }
   }
   static StartParameters Start() {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/member_states.h"
 #include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
@@ -25,7 +26,7 @@ class CheckpointerTest : public ::testing::Test {
     Edit(job_.agreed).state_tensors = 1;
     for (std::uint32_t w = 0; w < 4; ++w) {
       Member* member = job_.members.TakeSlot(std::nullopt, ConnectionId(w + 1), Time{});
-      job_.members.SetState(*member, MemberState::kLive, Time{});
+      Bring(job_.members, *member, MemberState::kLive, Time{});
     }
     commit_.round = RoundId(7);
     commit_.parts = {{At(2).id, PartIndex(0), 1, 8}};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "policies/registry.h"
+#include "tests/unit/coordinator/member_states.h"
 #include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
@@ -41,7 +42,7 @@ class FirstParametersTest : public ::testing::Test {
     Member* member =
         job_.members.TakeSlot(WorkerId(worker), ConnectionId(++connections_), job_.now());
     ASSERT_NE(member, nullptr);
-    job_.members.SetState(*member, state, job_.now());
+    Bring(job_.members, *member, state, job_.now());
     of_[ConnectionId(connections_)] = worker;
   }
   void Leave(std::uint32_t worker) {
@@ -184,8 +185,7 @@ TEST_F(FirstParametersTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
     at += more;
     ASSERT_TRUE(Takes(1, taken = at).ok());
   }
-  for (std::uint32_t w = 0; w < 2; ++w)
-    job_.members.SetState(At(w), MemberState::kLive, job_.now());
+  for (std::uint32_t w = 0; w < 2; ++w) Bring(job_.members, At(w), MemberState::kLive, job_.now());
   Join(3, MemberState::kForming);
   actions_.clear();
   it_.Want(At(3));
@@ -219,8 +219,8 @@ TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
     at += more;
     for (std::uint32_t w : {1u, 2u}) ASSERT_TRUE(Takes(w, at).ok());
   }
-  job_.members.SetState(At(0), MemberState::kLive, job_.now());
-  for (std::uint32_t w : {1u, 2u}) job_.members.SetState(At(w), MemberState::kBehind, job_.now());
+  Bring(job_.members, At(0), MemberState::kLive, job_.now());
+  for (std::uint32_t w : {1u, 2u}) Bring(job_.members, At(w), MemberState::kBehind, job_.now());
   Join(3, MemberState::kForming);
   actions_.clear();
   it_.Want(At(3));
@@ -230,7 +230,7 @@ TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
   it_.Want(At(3));
   EXPECT_THAT(Asked(), IsEmpty()) << "its own are not the job's";
   EXPECT_FALSE(it_.HasAll(At(3).id));
-  job_.members.SetState(At(2), MemberState::kLive, job_.now());
+  Bring(job_.members, At(2), MemberState::kLive, job_.now());
   it_.Want(At(3));
   EXPECT_THAT(Asked(), ElementsAre(Pair(2, kWindow)));
 }

@@ -1,5 +1,6 @@
 // Who holds which shard of the optimizer's state, as members come and go.
 #include "coordinator/round/holders.h"
+#include "tests/unit/coordinator/member_states.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ class HoldersTest : public ::testing::Test {
 
   void Join() {
     Member* member = members_.TakeSlot(std::nullopt, ConnectionId(++connections_), Time{});
-    members_.SetState(*member, MemberState::kLive, Time{});
+    Bring(members_, *member, MemberState::kLive, Time{});
   }
   void Lose(std::uint32_t worker) {
     Member& member = members_.at(WorkerId(worker));

@@ -10,6 +10,7 @@
 #include "coordinator/round/pipeline.h"
 #include "policies/registry.h"
 #include "tests/unit/coordinator/carry_out.h"
+#include "tests/unit/coordinator/member_states.h"
 #include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
@@ -35,7 +36,7 @@ class LeftOutTest : public ::testing::Test {
     Edit(job_->agreed).train_samples = 16;
     for (std::uint32_t i : {0u, 1u}) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
-      job_->members.SetState(*member, MemberState::kLive, Time{});
+      Bring(job_->members, *member, MemberState::kLive, Time{});
     }
     for (std::uint32_t i : {0u, 1u}) {
       job_->members.SetPath(WorkerId(i), {At(1 - i).id, true, "", true, "mapped", 1});

@@ -6,6 +6,7 @@
 #include "coordinator/round/delivery.h"
 #include "coordinator/round/digest_votes.h"
 #include "coordinator/round/owner_weights.h"
+#include "tests/unit/coordinator/member_states.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -25,7 +26,7 @@ Members Three() {
 
 Members ThreeLive() {
   Members members = Three();
-  for (Member& member : members.all()) members.SetState(member, MemberState::kLive, Time{});
+  for (Member& member : members.all()) Bring(members, member, MemberState::kLive, Time{});
   return members;
 }
 
@@ -59,7 +60,7 @@ TEST(Members, SlowIsWhoTakesMuchLongerThanTheMedian) {
   members.at(WorkerId(0)).unit_times.Add(milliseconds(40));
   members.at(WorkerId(0)).unit_times.Add(milliseconds(40));
   EXPECT_THAT(members.Slow(), ElementsAre()) << "40, 21 and 30";
-  members.SetState(members.at(WorkerId(2)), MemberState::kBehind, Time{});
+  Bring(members, members.at(WorkerId(2)), MemberState::kBehind, Time{});
   EXPECT_THAT(members.Slow(), ElementsAre(WorkerId(0)));
 }
 
@@ -362,10 +363,10 @@ TEST(OwnerWeights, EdgesToWhoTakesNoPartAreNoFault) {
   Members members = ThreeLive();
   OwnerWeights weights(3);
   members.AddBrokenEdge(WorkerId(0), WorkerId(1));
-  members.SetState(members.at(WorkerId(1)), MemberState::kBehind, Time{});
+  Bring(members, members.at(WorkerId(1)), MemberState::kBehind, Time{});
   const std::vector<MemberId> level = {Id(0), Id(2)};
   EXPECT_EQ(weights.Choose(0, level, members), MapOf({0, 2}));
-  members.SetState(members.at(WorkerId(1)), MemberState::kCatchingUp, Time{});
+  Bring(members, members.at(WorkerId(1)), MemberState::kCatchingUp, Time{});
   EXPECT_EQ(weights.Choose(0, level, members), MapOf({2}));
   EXPECT_TRUE(members.AnyBroken());
   members.Free(members.at(WorkerId(1)), Time{});

@@ -8,6 +8,7 @@
 
 #include "coordinator/round/planner.h"
 #include "policies/registry.h"
+#include "tests/unit/coordinator/member_states.h"
 #include "tests/unit/coordinator/owned_in_tests.h"
 
 namespace lockstep::coordinator {
@@ -30,7 +31,7 @@ class RunBoundTest : public ::testing::Test {
     Edit(job_->out) = &actions_;
     for (const std::uint32_t i : {0u, 1u}) {
       Member* member = job_->members.TakeSlot(std::nullopt, ConnectionId(i + 1), Time{});
-      job_->members.SetState(*member, MemberState::kLive, Time{});
+      Bring(job_->members, *member, MemberState::kLive, Time{});
     }
     job_->members.at(WorkerId(1)).ready.run_bound = bound;
     planner_ = std::make_unique<Planner>(job_.get());
