@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -683,19 +682,7 @@ msg::Ready Coordinator::Agreed() const {
 // an account: rounds, evaluation, checkpoints.
 void Coordinator::CheckInvariants() const {
   if (finished()) return;
-  std::array<std::uint32_t, kMemberStates> counts{};
-  for (std::uint32_t slot = 0; slot < job_.members.slots(); ++slot) {
-    const Member& member = job_.members.at(WorkerId(slot));
-    LOCKSTEP_CHECK(member.id.worker == WorkerId(slot), "slot {} is of worker {}", slot,
-                   member.id.worker);
-    LOCKSTEP_CHECK(member.last_heard <= job_.now(), "worker {} was heard in time to come", slot);
-    ++counts[static_cast<std::size_t>(member.state)];
-  }
-  for (std::size_t state = 0; state < counts.size(); ++state) {
-    LOCKSTEP_CHECK(job_.members.Count(static_cast<MemberState>(state)) == counts[state],
-                   "{} members are in state {}, not {}", counts[state], state,
-                   job_.members.Count(static_cast<MemberState>(state)));
-  }
+  job_.members.CheckInvariants(job_.now());
   LOCKSTEP_CHECK(
       job_.leaving().size() <= job_.members.slots() && job_.behind().size() <= job_.members.slots(),
       "I7: {} members leave and {} are put behind, of {}", job_.leaving().size(),
@@ -706,7 +693,15 @@ void Coordinator::CheckInvariants() const {
   // of rounds follow from bounds, which may shrink in a step to what the next one acts on.)
   LOCKSTEP_CHECK(ending_.NextDeadline() > job_.now(),
                  "a deadline of the end has passed, and nothing has come of it");
+  admission_.CheckInvariants();
+  formation_.CheckInvariants();
   rounds_.CheckInvariants();
+  streams_.CheckInvariants();
+  first_parameters_.CheckInvariants();
+  joining_.CheckInvariants();
+  absences_.CheckInvariants();
+  relinking_.CheckInvariants();
+  slowdowns_.CheckInvariants();
   evaluation_.CheckInvariants();
   checkpointer_.CheckInvariants();
 }

@@ -416,4 +416,38 @@ void Members::ForgetPeers(WorkerId worker) {
   }
 }
 
+void Members::CheckInvariants(Time now) const {
+  std::array<std::uint32_t, kMemberStates> counts{};
+  std::uint32_t away = 0;
+  std::uint32_t connected = 0;
+  for (std::uint32_t slot = 0; slot < slots(); ++slot) {
+    const Member& member = members_[slot];
+    LOCKSTEP_CHECK(member.id.worker == WorkerId(slot), "slot {} is of worker {}", slot,
+                   member.id.worker);
+    LOCKSTEP_CHECK(member.last_heard <= now && member.since <= now,
+                   "worker {} was heard in time to come", slot);
+    ++counts[static_cast<std::size_t>(member.state)];
+    away += member.away() ? 1 : 0;
+    const bool lost = member.state == MemberState::kLost;
+    connected += lost ? 0 : 1;
+    LOCKSTEP_CHECK(!lost || (!member.leaving && !member.away()), "worker {} is lost and leaves",
+                   slot);
+    LOCKSTEP_CHECK(!member.unfinished_run || member.state == MemberState::kLive,
+                   "worker {} is in a run of a round and not live", slot);
+    LOCKSTEP_CHECK(member.state != MemberState::kBehindApplied || member.applied_behind,
+                   "worker {} has applied a round that is not known", slot);
+    const bool asked =
+        member.state == MemberState::kBehindAsked || member.state == MemberState::kBehindDenied;
+    LOCKSTEP_CHECK(!asked || member.fence_order > 0, "worker {} was asked by no order", slot);
+    LOCKSTEP_CHECK(!member.told_to_leave || member.draining, "worker {} leaves unasked", slot);
+  }
+  for (std::size_t state = 0; state < counts.size(); ++state) {
+    LOCKSTEP_CHECK(counts_[state] == counts[state], "{} members are in state {}, not {}",
+                   counts[state], state, counts_[state]);
+  }
+  LOCKSTEP_CHECK(away == away_, "{} members are away, not {}", away, away_);
+  LOCKSTEP_CHECK(connected == by_connection_.size(), "{} members have {} connections", connected,
+                 by_connection_.size());
+}
+
 }  // namespace lockstep::coordinator

@@ -281,6 +281,9 @@ class Members {
   bool Mending(WorkerId a, WorkerId b) const { return mending_.Test(a.value, b.value); }
   bool AnyMending(WorkerId worker) const;
 
+  // The counts against a recount, and what goes with a state.
+  void CheckInvariants(Time now) const;
+
   // The median of the members' mean unit times; zero when nothing is known.
   Duration MedianUnitTime() const;
 

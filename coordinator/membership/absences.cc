@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -48,6 +50,7 @@ void Absences::Advance() {
 
 // What it does next is measured from here.
 void Absences::End(Member& member) {
+  LOCKSTEP_CHECK(member.away(), "worker {} is back and was not away", member.id.worker);
   job_->members.SetAbsence(member, std::nullopt);
   member.last_progress = job_->now();
   joining_->OnBack(member.id);
@@ -61,6 +64,19 @@ Time Absences::NextDeadline() const {
     if (member.away()) next = std::min(next, member.absence->until);
   }
   return next;
+}
+
+void Absences::CheckInvariants() const {
+  if (job_->members.CountAway() == 0) return;
+  for (const Member& member : job_->members.all()) {
+    if (!member.away()) continue;
+    const Absence& absence = *member.absence;
+    LOCKSTEP_CHECK(absence.since <= job_->now(), "worker {} goes away in time to come",
+                   member.id.worker);
+    LOCKSTEP_CHECK(absence.since < absence.until && absence.until - absence.since <= kMostAbsence,
+                   "I6: worker {} is away without an end", member.id.worker);
+    LOCKSTEP_CHECK(!member.unfinished_run, "worker {} is away and in a run", member.id.worker);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -28,6 +28,7 @@ class Absences {
   Status On(Member& from, const msg::Back& message);
   void Advance();
   Time NextDeadline() const;
+  void CheckInvariants() const;
 
  private:
   void End(Member& member);

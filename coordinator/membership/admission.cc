@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/ini.h"
 
 namespace lockstep::coordinator {
@@ -167,6 +168,7 @@ bool Admission::AgreeOnData(Job* job) {
       same->push_back(&member);
     }
   }
+  LOCKSTEP_CHECK(!camps.empty(), "nobody is ready, and all are to agree");
   const auto largest = std::ranges::max_element(
       camps, {}, [](const std::vector<Member*>& camp) { return camp.size(); });
   const msg::Ready& theirs = largest->front()->ready;
@@ -193,6 +195,7 @@ bool Admission::AgreeOnData(Job* job) {
       job->Evict(*member, std::move(differs), Leaving::Kind::kRefused);
     }
   }
+  LOCKSTEP_CHECK(majority || camps.size() == 1, "a minority settles what the job is about");
   agreed.settled = true;
   return camps.size() == 1;
 }
@@ -206,6 +209,7 @@ void Admission::OnConnected(ConnectionId connection, std::string address) {
 }
 
 void Admission::Refuse(ConnectionId connection, std::string reason, bool try_again) {
+  LOCKSTEP_CHECK(strangers_.contains(connection), "a member is refused as a stranger is");
   if (refusals_.Allow(job_->now()))
     job_->Log(LogLevel::kWarning, "{}: refused: {}", strangers_[connection].address, reason);
   strangers_.erase(connection);
@@ -234,6 +238,7 @@ std::string Admission::OtherSettings(const msg::Hello& hello) const {
 }
 
 void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message) {
+  LOCKSTEP_CHECK(strangers_.contains(connection), "the first message comes twice");
   const msg::Hello* hello = std::get_if<msg::Hello>(&message);
   if (hello == nullptr) return Refuse(connection, "the first message is not Hello");
   if (std::string other = OtherProtocol(*hello); !other.empty())
@@ -248,6 +253,8 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
     return Refuse(connection,
                   fmt::format("all {} workers of the job are there", job_->start.workers), true);
   }
+  LOCKSTEP_CHECK(member->state == MemberState::kJoining && member->connection == connection,
+                 "worker {} has a slot that is another's", member->id.worker);
   member->hello = *hello;
   if (settings_.empty()) settings_ = hello->settings;
   member->address = strangers_[connection].address;
@@ -312,6 +319,21 @@ void Admission::Tick() {
 
 void Admission::CloseAll(const std::string& reason) {
   while (!strangers_.empty()) Refuse(strangers_.begin()->first, reason, true);
+}
+
+void Admission::CheckInvariants() const {
+  LOCKSTEP_CHECK(strangers_.size() <= Bound(), "I7: {} connections have not said who they are",
+                 strangers_.size());
+  for (const auto& [connection, stranger] : strangers_) {
+    LOCKSTEP_CHECK(job_->members.Find(connection) == nullptr,
+                   "a connection is a member's and a stranger's");
+    LOCKSTEP_CHECK(stranger.since <= job_->now(), "a stranger comes in time to come");
+  }
+  const Agreement& agreed = job_->agreed();
+  LOCKSTEP_CHECK(!agreed.settled || (agreed.parameter_count > 0 && agreed.train_samples > 0),
+                 "all agree on a job about nothing");
+  LOCKSTEP_CHECK(job_->phase() != Phase::kTraining || agreed.settled,
+                 "the job trains and nobody has agreed on what");
 }
 
 }  // namespace lockstep::coordinator

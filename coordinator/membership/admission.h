@@ -29,6 +29,7 @@ class Admission {
   // Closes connections that say nothing.
   void Tick();
   void CloseAll(const std::string& reason);
+  void CheckInvariants() const;
   std::size_t Bound() const { return 2 * std::size_t{job_->members.slots()} + 16; }
 
   // Settles, once, what data and what model the job is about: what the majority of the workers that

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 
 Result<std::string> Draining::Request(WorkerId worker) {
@@ -61,6 +63,8 @@ void Draining::Advance() {
       any_asked_ = true;
       continue;
     }
+    LOCKSTEP_CHECK(!rounds_->holders().Needed(member.id) || !member.live(),
+                   "worker {} is told to leave with the last copy of a shard", member.id.worker);
     member.told_to_leave = true;
     job_->Send(member, msg::AskToLeave{"it was asked to leave"});
   }

@@ -22,6 +22,7 @@ void FirstParameters::Begin() {
 }
 
 void FirstParameters::Want(const Member& newcomer) {
+  LOCKSTEP_CHECK(used_, "worker {} wants parameters that nobody gives", newcomer.id.worker);
   takers_[newcomer.id].wants = true;
   if (!giver_) Choose();
 }
@@ -78,6 +79,8 @@ void FirstParameters::Choose() {
 }
 
 void FirstParameters::Allow(std::uint64_t upto) {
+  LOCKSTEP_CHECK(giver_ && upto >= allowed_ && upto <= Total(), "{} bytes may be sent, after {}",
+                 upto, allowed_);
   if (come_ == allowed_) moved_ = job_->now();
   allowed_ = upto;
   job_->Send(job_->members.at(giver_->worker), msg::GiveParameters{giving_, allowed_});
@@ -184,6 +187,18 @@ void FirstParameters::Tick() {
   job_->Evict(*giver, fmt::format("it has given nothing of its parameters for {:.1f} s, {} of {} "
                                   "MiB have come",
                                   Seconds(silent), come_ >> 20, Total() >> 20));
+}
+
+void FirstParameters::CheckInvariants() const {
+  LOCKSTEP_CHECK(takers_.size() <= job_->members.slots(), "I7: {} take parameters", takers_.size());
+  LOCKSTEP_CHECK(come_ <= allowed_ && allowed_ - come_ <= window_,
+                 "I7: {} bytes have come of {} that may be sent", come_, allowed_);
+  LOCKSTEP_CHECK(!giver_ || (used_ && HasAll(*giver_)), "parameters are given by one without");
+  for (const auto& [id, taker] : takers_) {
+    LOCKSTEP_CHECK(taker.taken <= taker.sent, "worker {} has taken {} bytes of {}", id.worker,
+                   taker.taken, taker.sent);
+    LOCKSTEP_CHECK(!giver_ || !taker.now || id != *giver_, "worker {} gives to itself", id.worker);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -36,6 +36,7 @@ class FirstParameters {
   Status On(Member& from, const msg::CheckpointTaken& message);
   void OnOut(const MemberId& member);
   void Tick();
+  void CheckInvariants() const;
 
   bool used() const { return used_; }  // begun
   // Somebody lacks some of them.

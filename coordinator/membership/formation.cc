@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/check.h"
 #include "base/options.h"
 #include "coordinator/membership/admission.h"
 
@@ -133,6 +134,7 @@ void Formation::ChooseTransports() {
 }
 
 void Formation::Form() {
+  LOCKSTEP_CHECK(!transports_.empty(), "workers connect over no transport");
   const std::vector<Member*> participants = Participants();
   formation_ = job_->NextFormation();
   deadline_ = job_->now() + 3 * job_->timeout;
@@ -228,6 +230,8 @@ bool Formation::ReachEachOther(const Member& a, const Member& b) const {
 // misses more goes. Who has been in such a pair before is the likelier one, else one worker could
 // have all others put out, one with each try.
 void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed) {
+  LOCKSTEP_CHECK(transports_.size() == 1, "workers are left out, and {} transports are to be tried",
+                 transports_.size());
   std::vector<std::pair<Member*, std::uint32_t>> out;
   const std::vector<std::uint32_t> of_all = missed;
   const std::size_t others = participants.size() - 1;
@@ -248,6 +252,9 @@ void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uin
       if (!ReachEachOther(*other, *member)) --missed[other->id.worker.value];
     }
   }
+  LOCKSTEP_CHECK(!out.empty() && participants.size() >= least,
+                 "{} workers are left out, and {} are left of at least {}", out.size(),
+                 participants.size(), least);
   for (std::size_t i = 0; i < of_all.size(); ++i) missed_before_[i] += of_all[i];
   for (const auto& [member, count] : out) {
     job_->Evict(*member, fmt::format("it and {} of {} others do not reach each other: {}", count,
@@ -277,6 +284,7 @@ std::string Formation::Unreached(WorkerId worker) const {
 }
 
 void Formation::Failed(const std::string& reason) {
+  LOCKSTEP_CHECK(!transports_.empty(), "a try has failed that was not made: {}", reason);
   transports_.erase(transports_.begin());
   if (transports_.empty()) return job_->Fail(reason);
   job_->Log(LogLevel::kWarning, "the job uses {}, because {}", transports_.front(), reason);
@@ -295,6 +303,20 @@ void Formation::OnOut(const MemberId&) {
 Time Formation::NextDeadline() const {
   if (job_->phase() == Phase::kGathering) return join_deadline_;
   return job_->phase() == Phase::kForming ? deadline_ : kNever;
+}
+
+void Formation::CheckInvariants() const {
+  LOCKSTEP_CHECK(formation_ <= job_->formations(), "a try that has no number");
+  if (job_->phase() == Phase::kForming && !job_->failure()) {
+    LOCKSTEP_CHECK(!transports_.empty() && job_->transport() == transports_.front(),
+                   "the job forms over {}, which is not tried", job_->transport());
+    LOCKSTEP_CHECK(job_->agreed().settled, "the job forms before all agree");
+  }
+  for (const Member& member : job_->members.all()) {
+    LOCKSTEP_CHECK(job_->phase() != Phase::kGathering || !member.connected() ||
+                       member.state == MemberState::kJoining || member.state == MemberState::kReady,
+                   "worker {} is {} while the job gathers", member.id.worker, Name(member.state));
+  }
 }
 
 }  // namespace lockstep::coordinator

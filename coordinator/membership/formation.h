@@ -28,6 +28,7 @@ class Formation {
   // True when all that form reach each other: the job can begin with them.
   bool Advance();
   Time NextDeadline() const;
+  void CheckInvariants() const;
   // Who is waited for, in words, until the job has begun.
   std::string Waiting() const;
 

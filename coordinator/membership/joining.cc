@@ -24,6 +24,7 @@ void Joining::Form(Member& member) {
         Leaving::Kind::kRefused);
     return;
   }
+  LOCKSTEP_CHECK(!newcomers_.contains(member.id), "worker {} comes twice", member.id.worker);
   Newcomer newcomer;
   newcomer.formation = job_->NextFormation();
   newcomer.deadline = job_->now() + kFormTimeouts * job_->timeout;
@@ -105,6 +106,9 @@ const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer)
 }
 
 void Joining::MakeLive(Member& member, RoundId next) {
+  LOCKSTEP_CHECK(next <= rounds_->first_uncommitted(),
+                 "I1: worker {} becomes live before round {}, and {} is not committed",
+                 member.id.worker, next, rounds_->first_uncommitted());
   member.next = next;
   member.last_progress = job_->now();
   job_->members.SetState(member, MemberState::kLive, job_->now());
@@ -112,6 +116,8 @@ void Joining::MakeLive(Member& member, RoundId next) {
 }
 
 bool Joining::LetIn(Member& member, Newcomer& newcomer) {
+  LOCKSTEP_CHECK(member.state == MemberState::kForming, "worker {} is let in, and is {}",
+                 member.id.worker, Name(member.state));
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   if (*at == first_round_) {
@@ -169,6 +175,10 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   if (!at) return false;
   Member* donor = ChooseDonor(member, *at, not_from);
   if (donor == nullptr) return false;
+  LOCKSTEP_CHECK(donor->live() && donor->id != member.id, "worker {} copies from worker {}",
+                 member.id.worker, donor->id.worker);
+  LOCKSTEP_CHECK(!job_->members.Broken(donor->id.worker, member.id.worker),
+                 "worker {} copies from one that it does not reach", member.id.worker);
   Copying& copying = copying_[member.id];
   copying.donor = donor->id;
   copying.open_round = *at;
@@ -231,6 +241,7 @@ bool Joining::MayBeBefore(const Member& member, RoundId committed) {
 // What it says in answer comes after what it says of the attempts that it knew. Of those before the
 // last one it has promised the same when they were given up.
 void Joining::AskBehind() {
+  LOCKSTEP_CHECK(job_->members.CountLive() == 0, "I1: one that is behind is asked before others");
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return;
   for (Member& member : job_->members.all()) {
@@ -346,6 +357,8 @@ Status Joining::On(Member& from, const msg::Level& message) {
       next < copying->second.open_round || next > rounds_->never_committed()) {
     return Error{ErrorCode::kInvalid, fmt::format("cannot be level at round {}", message.round)};
   }
+  LOCKSTEP_CHECK(copying->second.order == from.copy_order, "worker {} copies by two orders",
+                 from.id.worker);
   copying_.erase(copying);
   if (next > rounds_->first_uncommitted()) {
     job_->PutInDoubt(from, fmt::format("round {}, which it has, is open again", message.round));
@@ -453,6 +466,33 @@ bool Joining::Advance() {
   }
   if (!copying_.empty()) CheckCopying();
   return joined;
+}
+
+void Joining::CheckInvariants() const {
+  LOCKSTEP_CHECK(newcomers_.size() <= job_->members.slots(), "I7: {} newcomers", newcomers_.size());
+  LOCKSTEP_CHECK(copying_.size() <= job_->members.slots(), "I7: {} copy", copying_.size());
+  for (const auto& [id, newcomer] : newcomers_) {
+    const Member* member = job_->members.Find(id);
+    LOCKSTEP_CHECK(member == nullptr || member->state == MemberState::kForming,
+                   "worker {} is new, and is {}", id.worker, Name(member->state));
+    LOCKSTEP_CHECK(newcomer.formation > 0 && newcomer.formation <= job_->formations(),
+                   "worker {} answers a Form that has no number", id.worker);
+    LOCKSTEP_CHECK(!newcomer.peers.contains(id), "worker {} is to reach itself", id.worker);
+    LOCKSTEP_CHECK(newcomer.peers.size() < job_->members.slots(), "I7: worker {} has {} peers",
+                   id.worker, newcomer.peers.size());
+  }
+  for (const auto& [id, copying] : copying_) {
+    const Member* member = job_->members.Find(id);
+    LOCKSTEP_CHECK(
+        member == nullptr || member->state == MemberState::kCatchingUp || member->behind(),
+        "worker {} copies, and is {}", id.worker, Name(member->state));
+    LOCKSTEP_CHECK(member == nullptr || copying.order == member->copy_order,
+                   "worker {} copies by an order of before", id.worker);
+    LOCKSTEP_CHECK(copying.donor != id, "worker {} copies from itself", id.worker);
+    LOCKSTEP_CHECK(copying.tries <= kCopyTries, "I6: worker {} copies for the {}th time", id.worker,
+                   copying.tries);
+    LOCKSTEP_CHECK(copying.since <= job_->now(), "worker {} copies in time to come", id.worker);
+  }
 }
 
 }  // namespace lockstep::coordinator

@@ -51,6 +51,7 @@ class Joining {
   bool BelieveBefore();
   // One that is behind may still say what it has.
   bool MayBeBelieved() const;
+  void CheckInvariants() const;
   // Its deadlines are long: that it is called at each of liveness' periods will do. True: somebody
   // is in who was not.
   bool Advance();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/check.h"
 #include "policies/outlook.h"
 
 namespace lockstep::coordinator {
@@ -31,6 +32,8 @@ Status Liveness::On(Member& from, const msg::Pong& message) {
   }
   if (message.resident_bytes != 0) from.resident_bytes = message.resident_bytes;
   from.answered_ping = std::max(from.answered_ping, message.sequence);
+  LOCKSTEP_CHECK(from.answered_ping <= job_->pings(), "worker {} has answered ping {} of {}",
+                 from.id.worker, from.answered_ping, job_->pings());
   CheckRunInHand(from, message.run);
   return {};
 }
@@ -38,6 +41,7 @@ Status Liveness::On(Member& from, const msg::Pong& message) {
 bool Liveness::Tick(const RoundWork* open, RoundId closed) {
   if (job_->now() < next_) return false;
   next_ = job_->now() + job_->timeout / kPeriods;
+  LOCKSTEP_CHECK(next_ > job_->now(), "liveness looks again at once");
   ping_ = !ping_;
   const Duration usual = job_->members.MedianUnitTime();
   for (Member& member : job_->members.all()) {
@@ -48,6 +52,7 @@ bool Liveness::Tick(const RoundWork* open, RoundId closed) {
             ? std::max(job_->timeout, FromSeconds(job_->start.config.job.join_timeout_s))
             : job_->timeout;
     const Duration silence = job_->now() - member.last_heard;
+    LOCKSTEP_CHECK(silence >= Duration{}, "worker {} was heard in time to come", member.id.worker);
     if (silence >= patience) {
       job_->Evict(member, fmt::format("no message for {:.1f} s", Seconds(silence)));
       continue;
@@ -98,6 +103,7 @@ void Liveness::CheckProgress(Member& member, const RoundWork& open, Duration usu
           : std::max(job_->timeout,
                      kUnitTimes * policies::RunTime(*view, policies::InHand(*view), unit_time));
   const Duration idle = job_->now() - std::max(member.last_progress, open.started());
+  LOCKSTEP_CHECK(idle >= Duration{}, "worker {} makes progress in time to come", member.id.worker);
   if (idle >= patience) job_->Evict(member, NoUnitFinished(idle));
 }
 

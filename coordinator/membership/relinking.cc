@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "coordinator/membership/admission.h"
 
 namespace lockstep::coordinator {
@@ -75,6 +76,8 @@ Status Relinking::On(Member& from, const msg::Reached& message) {
 }
 
 void Relinking::Try(const Pair& ends, Link* link) {
+  LOCKSTEP_CHECK(link->broken, "a whole link of workers {} and {} is made again", ends.first.worker,
+                 ends.second.worker);
   const Member& connects = job_->members.at(ends.first.worker);
   const Member& expects = job_->members.at(ends.second.worker);
   const bool mapping = job_->start.config.exchange.mapping == "auto";
@@ -98,6 +101,9 @@ void Relinking::Fail(Link* link) {
 }
 
 void Relinking::Mend(const Pair& ends, Link* link) {
+  LOCKSTEP_CHECK(link->broken && link->said_reached[0] && link->said_reached[1],
+                 "a link of workers {} and {} is whole without both", ends.first.worker,
+                 ends.second.worker);
   job_->members.SetMending(ends.first.worker, ends.second.worker, false);
   job_->members.MendEdge(ends.first.worker, ends.second.worker);
   job_->Log(LogLevel::kInfo, "worker {} and worker {} reach each other again", ends.first.worker,
@@ -108,6 +114,8 @@ void Relinking::Mend(const Pair& ends, Link* link) {
 }
 
 void Relinking::GiveUp(const Pair& ends, Link* link) {
+  LOCKSTEP_CHECK(link->broken && !link->given_up, "a link of workers {} and {} is given up twice",
+                 ends.first.worker, ends.second.worker);
   job_->members.SetMending(ends.first.worker, ends.second.worker, false);
   link->given_up = true;
   link->next_try = job_->now() + kRetryTimeouts * job_->timeout;
@@ -157,6 +165,23 @@ void Relinking::OnOut(const MemberId& member) {
     job_->members.SetMending(ends.first.worker, ends.second.worker, false);
     return true;
   });
+}
+
+void Relinking::CheckInvariants() const {
+  const std::size_t slots = job_->members.slots();
+  LOCKSTEP_CHECK(links_.size() <= slots * (slots - 1) / 2, "I7: {} links are known", links_.size());
+  for (const auto& [ends, link] : links_) {
+    LOCKSTEP_CHECK(ends.first < ends.second, "a link of workers {} and {}", ends.first.worker,
+                   ends.second.worker);
+    LOCKSTEP_CHECK(link.broken || (link.mended_at && link.formation == 0),
+                   "a whole link of workers {} and {} is made again", ends.first.worker,
+                   ends.second.worker);
+    LOCKSTEP_CHECK(link.formation <= job_->formations(),
+                   "a link of workers {} and {} is made by no order", ends.first.worker,
+                   ends.second.worker);
+    LOCKSTEP_CHECK(link.broke_at <= job_->now(), "a link breaks in time to come");
+    LOCKSTEP_CHECK(!link.first_try || link.tries > 0, "a link was tried and no try is counted");
+  }
 }
 
 }  // namespace lockstep::coordinator

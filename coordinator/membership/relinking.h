@@ -30,6 +30,7 @@ class Relinking {
   Status On(Member& from, const msg::Unreachable& message);
   Status On(Member& from, const msg::Reached& message);
   void OnOut(const MemberId& member);
+  void CheckInvariants() const;
   // Its pauses are those of liveness, so that it is called at each of those periods will do.
   void Advance();
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -128,6 +130,18 @@ std::vector<std::string> Slowdowns::InForce() const {
     if (!IsOver(spec, Age())) texts.push_back(ToString(spec));
   }
   return texts;
+}
+
+void Slowdowns::CheckInvariants() const {
+  LOCKSTEP_CHECK(asked_.size() <= kMaxSlowdownSpecs / 2, "I7: {} slow-downs are asked for",
+                 asked_.size());
+  LOCKSTEP_CHECK(asked_.empty() || told_, "slow-downs are asked for and nobody is told");
+  LOCKSTEP_CHECK(job_->emulation().slowdowns.size() <= kMostNoted, "I7: {} slow-downs are noted",
+                 job_->emulation().slowdowns.size());
+  for (const Member& member : job_->members.all()) {
+    LOCKSTEP_CHECK(member.slowdowns.size() <= kMaxSlowdownSpecs / 2,
+                   "I7: worker {} has {} slow-downs", member.id.worker, member.slowdowns.size());
+  }
 }
 
 }  // namespace lockstep::coordinator

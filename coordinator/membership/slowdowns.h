@@ -25,6 +25,8 @@ class Slowdowns {
   // nothing.
   Result<std::string> Request(std::string_view lines);
 
+  void CheckInvariants() const;
+
   // Those that are not over, for people.
   std::vector<std::string> InForce() const;
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace lockstep::coordinator {
 
 std::uint64_t StateStreams::Total() const {
@@ -19,11 +21,13 @@ bool StateStreams::HasAll(const MemberId& member) const {
 void StateStreams::Send(const MemberId& to, Stream& stream) {
   const std::uint64_t upto = std::min(Total(), stream.taken + kBytesUnderWay);
   if (upto == stream.sent) return;
+  LOCKSTEP_CHECK(upto > stream.sent, "worker {} is sent less than before", to.worker);
   stream.sent = upto;
   job_->Emit(StreamState{job_->members.at(to.worker).connection, upto});
 }
 
 void StateStreams::Begin(const Member& to) {
+  LOCKSTEP_CHECK(!streams_.contains(to.id), "worker {} gets the checkpoint twice", to.id.worker);
   streams_[to.id] = {};
   ++running_;
   BeginWaiting();
@@ -56,6 +60,7 @@ Status StateStreams::On(Member& from, const msg::CheckpointTaken& message) {
   if (stream.taken < Total()) {
     Send(from.id, stream);
   } else {
+    LOCKSTEP_CHECK(running_ > 0, "worker {} has all, and is not counted", from.id.worker);
     --running_;
     BeginWaiting();
   }
@@ -81,6 +86,26 @@ void StateStreams::Tick() {
                     "are with it",
                     Seconds(job_->now() - stream.moved), stream.taken >> 20, Total() >> 20));
   }
+}
+
+void StateStreams::CheckInvariants() const {
+  LOCKSTEP_CHECK(streams_.size() <= job_->members.slots(), "I7: {} streams", streams_.size());
+  std::uint32_t running = 0;
+  std::uint32_t under_way = 0;
+  for (const auto& [id, stream] : streams_) {
+    LOCKSTEP_CHECK(stream.taken <= stream.sent && stream.sent <= Total(),
+                   "worker {} has taken {} bytes of {} that were sent, of {}", id.worker,
+                   stream.taken, stream.sent, Total());
+    LOCKSTEP_CHECK(stream.sent - stream.taken <= kBytesUnderWay,
+                   "I7: {} bytes are under way to worker {}", stream.sent - stream.taken,
+                   id.worker);
+    LOCKSTEP_CHECK(stream.begun || stream.sent == 0, "worker {} is sent bytes before its turn",
+                   id.worker);
+    running += stream.taken < Total() ? 1 : 0;
+    under_way += stream.begun && stream.taken < Total() ? 1 : 0;
+  }
+  LOCKSTEP_CHECK(running == running_, "{} streams are not at their end, not {}", running, running_);
+  LOCKSTEP_CHECK(under_way <= kAtOnce, "I7: the checkpoint goes to {} at once", under_way);
 }
 
 }  // namespace lockstep::coordinator

@@ -24,6 +24,7 @@ class StateStreams {
   Status On(Member& from, const msg::CheckpointTaken& message);
   void OnOut(const MemberId& member);
   void Tick();
+  void CheckInvariants() const;
 
   // Somebody waits for bytes, or for its turn.
   bool busy() const { return running_ > 0; }
