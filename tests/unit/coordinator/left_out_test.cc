@@ -119,24 +119,24 @@ struct ToldRule : policies::WorkRule {
 // The other one has sealed both of its parts, and a stopped process answers nothing.
 TEST_F(LeftOutTest, ARoundDoesWithoutTheUnitsOfAStoppedWorkerThatNobodyHasRoomFor) {
   Start("stop");
-  job_->now = Time{} + std::chrono::seconds(1);
+  Edit(job_->now) = Time{} + std::chrono::seconds(1);
   auto told = std::make_unique<ToldRule>();
   ToldRule& rule = *told;
-  job_->policy.work = std::move(told);
+  Edit(job_->policy).work = std::move(told);
   rule.next.moves = {{WorkerId(1), WorkerId(0), 1}};
-  AdvanceRounds(rounds_.get(), &closed_);
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 3, job_->orders, false}).ok());
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
+  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 3, job_->orders(), false}).ok());
   Seal(0, 0, 1.0);
   msg::Sealed second{RoundId(0), PartIndex(1), 1, 1.0, {}, 0};
   second.plan = rounds_->open()->work().plan().attempt;
   second.units.push_back({{UnitIndex(7), {7, 8}}, 0, 1});
   ASSERT_TRUE(rounds_->On(At(0), second).ok());
   rule.next.fence = {WorkerId(1)};
-  AdvanceRounds(rounds_.get(), &closed_);
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_EQ(LastCommit().parts.size(), 0u);  // its answer may still come
   ASSERT_EQ(rounds_->open()->work().unassigned().size(), 3u);
-  job_->now += job_->bounds.Answer();
-  AdvanceRounds(rounds_.get(), &closed_);
+  Edit(job_->now) += job_->bounds.Answer();
+  AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   const msg::Commit commit = LastCommit();
   ASSERT_EQ(commit.parts.size(), 2u);
   EXPECT_EQ(commit.samples, 5u);
