@@ -56,6 +56,8 @@ def mistakes(root):
 
 
 class LinksTest(unittest.TestCase):
+    maxDiff = None
+
     def test_every_link_leads_somewhere(self):
         self.assertGreater(len(list(pages(ROOT))), 20)
         self.assertEqual(list(mistakes(ROOT)), [])
