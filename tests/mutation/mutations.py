@@ -153,9 +153,9 @@ MUTATIONS = [
     ),
     Mutation(
         "parameters change while a unit reads them",
-        "worker/core/core.cc",
-        "  if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||\n",
-        "  if (!parameters_.level() || parameters_.update() ||\n",
+        "worker/core/replicated_updates.cc",
+        "    if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||\n",
+        "    if (!parameters_.level() || parameters_.update() ||\n",
         WORKER,
     ),
     Mutation(

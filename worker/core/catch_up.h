@@ -5,7 +5,7 @@
 //
 // In: the order to catch up and from whom, what the donor answers, fetches that end, rounds that
 // were applied. Out: StateWant, StateTaken, fetches, Copied. Which round is applied next, and that
-// this worker is level, the core decides (core.cc), out of what is said here.
+// this worker is level, is decided out of what is said here (replicated_updates.cc).
 //
 // Invariants: a bucket is never ahead of the donor nor behind the next round for long: its version
 // is none, next() or later. One copy is under way at a time, of a bucket that is behind next().

@@ -18,14 +18,13 @@ Core::Core(MachineConfig config, Layout layout)
       own_(context_, buffers_, peers_, rounds_),
       inputs_(context_, buffers_, fetcher_, peers_, rounds_),
       sums_(context_, buffers_, fetcher_, peers_, rounds_, inputs_, own_),
-      taking_(context_, buffers_, fetcher_, peers_),
-      holdings_(context_, buffers_, fetcher_, peers_, rounds_, taking_),
-      catch_up_(context_, buffers_, fetcher_, peers_),
-      donor_(context_, buffers_),
       evaluation_(context_),
       upload_(context_),
       giving_(context_),
-      ending_(context_) {}
+      ending_(context_),
+      updates_((context_.config.shards > 0 ? MakeShardedUpdates : MakeReplicatedUpdates)(
+          {context_, buffers_, fetcher_, peers_, rounds_, own_, inputs_, sums_, evaluation_,
+           upload_, ending_, parameters_})) {}
 
 // One event, then all that it has made possible. What is said to a peer counts as a sign of life
 // there, so the heartbeat looks at the actions last.
@@ -47,29 +46,15 @@ Actions Core::Step(Time now, const Event& event) {
 // The order matters: first what frees buffers, then what takes them.
 void Core::Proceed() {
   // Rounds that are over give their buffers back first, so that what follows may take them.
-  Prune();
+  updates_->Prune();
   own_.Update();
   inputs_.Update();
   sums_.Update();
-  if (Sharded()) {
-    holdings_.Update();
-    if (const auto op = holdings_.TakeFailedGather()) upload_.OnNotGathered(*op);
-    TakeIfPossible();
-  } else {
-    LookForLoss();
-    if (parameters_.catching_up()) WorkInWhileCatchingUp();
-    ApplyIfPossible();
-  }
+  updates_->Advance();
   if (parameters_.level() && !parameters_.update() && !ending_.begun()) {
     own_.BeginIfPossible(parameters_.next(), rounds_.SumsOf(parameters_.next()) != nullptr);
   }
-  // A joiner is given the state between two updates, never in one.
-  if (!Sharded() && !parameters_.update()) {
-    donor_.Update(parameters_.level() ? std::optional(parameters_.next()) : std::nullopt,
-                  parameters_.newest() ? parameters_.newest()->attempt : Attempt());
-  }
-  catch_up_.Update(!parameters_.update() && !own_.UsesParameters() && !evaluation_.ReadsState() &&
-                   !upload_.ReadsState());
+  updates_->CopyState();
   evaluation_.Update(!own_.Computing());
   upload_.Update();
   giving_.Update(HasFirstParameters());
@@ -100,7 +85,7 @@ void Core::On(const event::PeerUp& e) {
   heartbeat_.OnUp(e.peer);
   inputs_.OnPeerUp(e.peer);
   sums_.OnPeerUp(e.peer);
-  holdings_.OnPeerUp(e.peer);
+  updates_->OnPeerUp(e.peer);
 }
 
 // A connection that broke is no verdict: the coordinator hears of it and judges. Until then what
@@ -113,14 +98,11 @@ void Core::On(const event::PeerDown& e) {
   for (const Want& want : fetcher_.OnPeerDown(e.peer)) {
     inputs_.OnDropped(want);
     sums_.OnDropped(want);
-    taking_.OnDropped(want);
-    holdings_.OnDropped(want);
+    updates_->OnDropped(want);
   }
-  taking_.OnPeerDown(e.peer);
   sums_.OnPeerDown(e.peer);
   own_.OnPeerDown(e.peer);
-  donor_.OnPeerDown(e.peer);
-  catch_up_.OnPeerDown(e.peer);
+  updates_->OnPeerDown(e.peer);
   // Also before the start: it may have been reported as reached.
   if (!peers_.Left(e.peer)) context_.Tell(msg::Unreachable{e.peer, e.reason});
 }
@@ -152,17 +134,6 @@ Status Core::On(const MemberId& peer, const MapState& m, std::span<const std::by
   return {};
 }
 
-Status Core::On(const MemberId& peer, const StateReady& m, std::span<const std::byte>) {
-  bool gone = false;
-  Status status = catch_up_.OnStateReady(peer, m, gone);
-  if (gone) {
-    context_.Tell(msg::Behind{parameters_.next(), false,
-                              fmt::format("{} has no state to give", Name(peer)),
-                              catch_up_.order()});
-  }
-  return status;
-}
-
 // Also of a piece that nobody waits for any more; only its sender knows, so the part decides. Who
 // delivers is alive.
 void Core::On(const event::FetchDone& e) {
@@ -179,13 +150,9 @@ void Core::On(const event::FetchDone& e) {
       sums_.OnFetchDone(done);
       break;
     case PieceKind::kState:
-      catch_up_.OnFetchDone(done);
-      break;
     case PieceKind::kParameters:
-      taking_.OnFetchDone(done);
-      break;
     case PieceKind::kHeldState:
-      holdings_.OnFetchDone(done);
+      updates_->OnFetchDone(done);
       break;
   }
 }
@@ -196,18 +163,14 @@ void Core::On(const event::OpDone& e) {
   if (ending_.OnOpDone(e, parameters_.next())) return;
   if (evaluation_.OnOpDone(e)) return;
   if (upload_.OnOpDone(e)) {
-    // Of what was gathered it is an operation of the holdings as well.
-    if (holdings_.OnOpDone(e)) buffers_.EndOp(e.op);
+    // Of what was gathered it is an operation of the updates as well.
+    if (updates_->OnOpDone(e)) buffers_.EndOp(e.op);
     return;
   }
   if (own_.OnOpDone(e)) return;
   buffers_.EndOp(e.op);
-  if (parameters_.update() && parameters_.update()->op == e.op) {
-    Sharded() ? OnTaken(e) : OnApplied(e);
-  } else if (!sums_.OnOpDone(e) && !holdings_.OnOpDone(e)) {
-    // Neither of the two: a copy or a reduction that is wanted no longer.
-    donor_.OnOpDone(e);
-  }
+  // Of neither: a copy or a reduction that is wanted no longer.
+  if (!sums_.OnOpDone(e)) updates_->OnOpDone(e);
 }
 
 void Core::On(const event::TimerDue& e) {
@@ -249,7 +212,7 @@ void Core::On(const msg::Start& m) {
   if (m.source == StateSource::kGiven && !giving_.initialized()) {
     context_.Emit(action::InitializeState{.parameters = false});
   }
-  if (m.source != StateSource::kPeers && Sharded()) holdings_.OnStart(m.plan);
+  if (m.source != StateSource::kPeers) updates_->OnStart(m.plan);
   Adopt(m.plan);
 }
 
@@ -257,12 +220,12 @@ void Core::On(const msg::Start& m) {
 // attempt, which puts this worker back; it names another writer of a checkpoint; or it brings the
 // next plan, which a worker that copied its state from someone who was ahead has not seen.
 void Core::On(const msg::Commit& m) {
-  if (Follows() && m.round < next()) {
+  if (parameters_.follows() && m.round < updates_->next()) {
     if (!Replaces(m)) {
       // What was copied may have been ahead of this commit; its plan is not.
       const bool void_by_now =
           parameters_.NewestIs(m.round) && m.attempt < parameters_.newest()->attempt;
-      const bool newer = m.next && m.next->round == next() && !void_by_now &&
+      const bool newer = m.next && m.next->round == updates_->next() && !void_by_now &&
                          (!plan_ || std::pair(plan_->round, plan_->attempt) <
                                         std::pair(m.next->round, m.next->attempt));
       if (newer) Adopt(*m.next);
@@ -283,18 +246,14 @@ void Core::On(const msg::NewOwners& m) {
   inputs_.OnMapChanged();
 }
 
-// For who stands in there is more to be fetched of what was announced.
-void Core::On(const msg::Hedge& m) {
-  if (Sharded()) return taking_.PassOver(m.owner, m.round.Next());
-  if (sums_.OnHedge(m)) inputs_.OnMapChanged();
-}
-
 // The answer to "who holds it?": this attempt stands, everybody takes from a holder what is
 // missing. It carries the commit, because who was away may not know it.
 void Core::On(const msg::TakeSums& m) {
   // Others are told to take everything here, perhaps of a round that it has applied.
   if (m.holder == context_.config.self) sums_.OnTakeSums(m);
-  if (Follows() && m.commit.round < next() && (!Replaces(m.commit) || !GoBackFor(m.commit))) return;
+  if (parameters_.follows() && m.commit.round < updates_->next() &&
+      (!Replaces(m.commit) || !GoBackFor(m.commit)))
+    return;
   const RoundSums* sums = rounds_.SumsOf(m.commit.round);
   if (sums == nullptr || sums->commit().attempt != m.commit.attempt) {
     if (!Follow(m.commit)) return;
@@ -304,7 +263,7 @@ void Core::On(const msg::TakeSums& m) {
 
 // It would not wait for who holds nothing, and may not go on without who does.
 void Core::On(const msg::Decide& m) {
-  if (!holdings_.OnDecide(m)) {
+  if (!updates_->OnDecide(m)) {
     ending_.OnBroken(fmt::format("it decides round {}, whose sums this worker lacks", m.round));
   }
 }
@@ -324,9 +283,7 @@ void Core::On(const msg::CatchUp& m) {
     Adopt(*plan_);
   }
   rounds_.Expect(m.open_round);
-  if (!Sharded()) return catch_up_.Begin(m);
-  holdings_.Drop();
-  taking_.BeginCatchUp(m);
+  updates_->BeginCatchUp(m);
 }
 
 // A resumed job starts from a checkpoint, another one from a worker's parameters: the coordinator
@@ -356,19 +313,20 @@ void Core::On(const msg::Ping& m) {
 // its parameters would be those of nobody else (I1).
 bool Core::Follow(const msg::Commit& commit) {
   const auto& members = commit.members;
-  if (!Follows() || commit.term != context_.config.term || commit.round < next() ||
+  if (!parameters_.follows() || commit.term != context_.config.term ||
+      commit.round < updates_->next() ||
       std::find(members.begin(), members.end(), context_.config.self) == members.end()) {
     return false;
   }
   if (commit.round > rounds_.expected()) {
-    FallBehind(fmt::format("the commit of round {} did not come", rounds_.expected()));
+    updates_->FallBehind(fmt::format("the commit of round {} did not come", rounds_.expected()));
     return false;
   }
   // An update cannot be stopped in its midst, nor undone.
   const auto& update = parameters_.update();
   if (update && !update->abandoned && update->round == commit.round &&
       update->attempt != commit.attempt) {
-    FallBehind("another attempt than the one being applied was committed", false);
+    updates_->FallBehind("another attempt than the one being applied was committed", false);
     return false;
   }
   if (!sums_.OnCommit(commit)) return false;
@@ -376,7 +334,7 @@ bool Core::Follow(const msg::Commit& commit) {
   own_.OnCommit(commit);
   inputs_.OnCommit(commit);
   peers_.OnCommitted(commit.round);
-  Prune();
+  updates_->Prune();
   if (commit.next) Adopt(*commit.next);
   return true;
 }
@@ -385,7 +343,7 @@ bool Core::Follow(const msg::Commit& commit) {
 // them.
 bool Core::Replaces(const msg::Commit& commit) const {
   if (parameters_.catching_up()) {
-    return catch_up_.ContainsOlder(commit.round, commit.attempt);
+    return updates_->CopiesOlder(commit.round, commit.attempt);
   }
   return parameters_.NewestIs(commit.round) && parameters_.newest()->attempt < commit.attempt;
 }
@@ -398,7 +356,7 @@ bool Core::GoBackFor(const msg::Commit& commit) {
   }
   // It was catching up when the attempt was fenced, so it was not asked and has promised nothing;
   // what it worked in, or copied, is not the attempt that counts.
-  FallBehind("the attempt that it has was replaced", false);
+  updates_->FallBehind("the attempt that it has was replaced", false);
   return false;
 }
 
@@ -423,12 +381,13 @@ void Core::PlanAnew(const Plan& plan) {
   if (rounds_.SumsOf(round) != nullptr) {
     if (round.Next() != rounds_.expected()) return;
     const bool worked_in =
-        round < next() || (parameters_.update() && parameters_.update()->round == round);
+        round < updates_->next() || (parameters_.update() && parameters_.update()->round == round);
     if (parameters_.catching_up() && worked_in) {
       RestartCatchUp(round);
     } else if (parameters_.level() && worked_in) {
       // It was catching up when the others were asked, and has promised nothing.
-      return FallBehind(fmt::format("round {}, which it has, is computed again", round), false);
+      return updates_->FallBehind(fmt::format("round {}, which it has, is computed again", round),
+                                  false);
     }
     rounds_.Reopen(round);
     rounds_.Expect(round);
@@ -442,7 +401,7 @@ void Core::RestartCatchUp(RoundId round) {
   parameters_.BeginCopies();
   rounds_.ReopenFrom(round);
   rounds_.Expect(round);
-  Sharded() ? taking_.FollowFrom(round) : catch_up_.Restart(round);
+  updates_->CatchUpFrom(round);
 }
 
 // The writer of a checkpoint was lost, and its commit came again with another one. The state is
@@ -454,191 +413,7 @@ void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
     return;
   }
   parameters_.NameWriter(*commit.checkpoint_writer);
-  BeginCheckpoint(commit);
-}
-
-// This worker cannot go on by itself. It says so, keeps serving what it has, and waits to be told
-// from whom to copy.
-void Core::FallBehind(const std::string& reason, bool clean) {
-  parameters_.FallBehind(reason);
-  catch_up_.End();
-  taking_.EndCatchUp();
-  own_.StopAll();
-  context_.Log(
-      fmt::format("this worker is behind at round {}: {}; it copies the parameters from another "
-                  "one, then goes on",
-                  parameters_.next(), reason));
-  const bool has_any = clean && parameters_.next().value > 0;
-  context_.Tell(msg::Behind{RoundId(has_any ? parameters_.next().value - 1 : 0), has_any, reason,
-                            Sharded() ? taking_.order() : catch_up_.order()});
-}
-
-// While a round may get another attempt, or be computed again, a missing shard is the coordinator's
-// business: it sees the owner's deadline pass. Once the round is closed nobody will make its sums
-// anew, and once the holder that was named has lost them neither.
-void Core::LookForLoss() {
-  if (!parameters_.level() || parameters_.update()) return;
-  const RoundSums* sums = rounds_.SumsOf(parameters_.next());
-  if (!Closed(parameters_.next()) && (sums == nullptr || !sums->HolderFailed())) return;
-  const std::uint64_t waiting = rounds_.expected().value - parameters_.next().value;
-  if (const auto reason = sums_.Lost(parameters_.next())) {
-    FallBehind(fmt::format("round {}: {}", parameters_.next(), *reason));
-  } else if (waiting > kSumBuffers) {
-    FallBehind(
-        fmt::format("{} rounds have closed that it has not applied, and it has room for the sums "
-                    "of {}",
-                    waiting, kSumBuffers));
-  }
-}
-
-// I1: in order, with all shards of one attempt, and never under a unit that reads the parameters or
-// an evaluation that waits for its snapshot of them.
-void Core::ApplyIfPossible() {
-  if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||
-      evaluation_.WaitsForSnapshot() || !sums_.MayApply(parameters_.next())) {
-    return;
-  }
-  action::Apply apply =
-      rounds_.SumsOf(parameters_.next())->Apply([](std::uint32_t) { return true; });
-  parameters_.BeginUpdate(apply.op, parameters_.next(), apply.attempt);
-  context_.Emit(std::move(apply));
-}
-
-// Bucket by bucket, the copies stand at different rounds. The oldest round that a bucket still
-// lacks is applied to all buckets that are at it; then the next one. When all stand at the same
-// round, this worker is level.
-void Core::WorkInWhileCatchingUp() {
-  while (!parameters_.update()) {
-    // Of rounds before the last one there is no other attempt.
-    const RoundId expected = rounds_.expected();
-    const RoundSums* last =
-        expected.value > 0 ? rounds_.SumsOf(RoundId(expected.value - 1)) : nullptr;
-    if (last != nullptr) catch_up_.LoseOlder(last->commit().round, last->commit().attempt);
-    if (const auto level = catch_up_.LevelAt()) {
-      catch_up_.End();
-      parameters_.BecomeLevel(level->next, level->attempt);
-      rounds_.Expect(std::max(expected, level->next));
-      context_.Tell(msg::Level{parameters_.newest()->round, catch_up_.order()});
-      Prune();
-      return;
-    }
-    const RoundId round = catch_up_.next();
-    if (round >= expected) return;
-    // No more rounds can be kept waiting than there are buffers for.
-    const bool pressed = expected.value - round.value >= kSumBuffers;
-    if (catch_up_.NeededByCopy(round) && !pressed) return;
-    if (!catch_up_.AnyAt(round)) {
-      catch_up_.Advance(Attempt());
-    } else if (sums_.MayApply(round)) {
-      if (own_.UsesParameters()) return;
-      action::Apply apply = rounds_.SumsOf(round)->Apply([&](std::uint32_t bucket) {
-        return catch_up_.At(context_.layout.copy_of(bucket), round);
-      });
-      catch_up_.BeginApply(round);
-      parameters_.BeginUpdate(apply.op, round, apply.attempt);
-      context_.Emit(std::move(apply));
-    } else if (Closed(round) && (pressed || sums_.Lost(round))) {
-      catch_up_.Lose(round);
-    } else {
-      return;
-    }
-    Prune();
-  }
-}
-
-// The update has ended; only now is the round in the parameters. Mapped sums are read in place, so
-// their owner may have died or gone on under the pass: then what was written is nothing that
-// anybody else has.
-void Core::OnApplied(const event::OpDone& done) {
-  const auto [op, round, attempt, abandoned] = parameters_.EndUpdate();
-  RoundSums* sums = rounds_.SumsOf(round);
-  if (done.torn && sums != nullptr) sums->OnTornApply();
-  if (abandoned) return;
-  if (parameters_.catching_up()) {
-    if (done.torn) catch_up_.Lose(round);
-    catch_up_.Advance(attempt);
-    return;
-  }
-  if (done.torn) {
-    FallBehind(fmt::format("round {}: the worker whose sum it read in shared memory ended or "
-                           "went on meanwhile",
-                           round),
-               false);
-    return;
-  }
-  LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == attempt,
-                 "I1: round {} was applied, but not as it is committed", round);
-  TellApplied(sums->commit(), done.digest);
-}
-
-void Core::TellApplied(const msg::Commit& commit, std::uint64_t digest) {
-  const RoundId round = commit.round;
-  parameters_.OnApplied({round, commit.attempt, commit.checkpoint_writer});
-  own_.OnApplied(round, commit.parts);
-  context_.Tell(
-      msg::Applied{round, commit.attempt,
-                   static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()), digest,
-                   context_.now.time_since_epoch().count(), own_.runs()});
-  evaluation_.OnApplied(commit);
-  BeginCheckpoint(commit);
-}
-
-void Core::BeginCheckpoint(const msg::Commit& commit) {
-  if (!Sharded()) return upload_.OnCheckpoint(commit);
-  if (const auto op = upload_.OnGather(commit)) holdings_.Gather(commit.round.Next(), *op);
-}
-
-// The newest version that this worker knows the commits of. A version that was begun and cannot be
-// had any more leaves the parameters in no state: the update stays until one has been taken.
-void Core::TakeIfPossible() {
-  if (!Follows()) return;
-  const RoundId least =
-      parameters_.catching_up() ? taking_.catch_up()->least : parameters_.next().Next();
-  // Holders may be quicker to tell than the coordinator.
-  const auto known = [&](const Taking::Version& version) {
-    if (version.next > rounds_.expected()) return false;
-    if (parameters_.catching_up() && version.next == least) return true;
-    const RoundSums* sums = rounds_.SumsOf(RoundId(version.next.value - 1));
-    return sums != nullptr && sums->commit().attempt == version.attempt;
-  };
-  if (taking_.active()) {
-    const bool newer = taking_.Stuck() && taking_.Newest(taking_.version().next.Next(), known);
-    if (!newer && !taking_.giving_up()) return taking_.Update();
-    if (!taking_.GiveUp()) return;
-  }
-  const bool quiet = !own_.UsesParameters() && !evaluation_.ReadsState() &&
-                     !evaluation_.WaitsForSnapshot() && !upload_.ReadsState();
-  if (!quiet && !parameters_.update()) return;
-  const auto version = taking_.Newest(least, known);
-  if (!version) return;
-  if (parameters_.update()) parameters_.EndUpdate();
-  const std::uint64_t op = context_.NewOp();
-  parameters_.BeginUpdate(op, RoundId(version->next.value - 1), version->attempt);
-  taking_.Begin(*version, op);
-  taking_.Update();
-}
-
-// What was read in place may have changed under the pass: then it is taken anew.
-void Core::OnTaken(const event::OpDone& done) {
-  const Taking::Version taken = taking_.version();
-  if (!taking_.OnTaken(done)) return;
-  if (parameters_.EndUpdate().abandoned) return;
-  if (parameters_.catching_up()) {
-    const std::uint32_t order = taking_.catch_up()->order;
-    taking_.EndCatchUp();
-    parameters_.BecomeLevel(taken.next, taken.attempt);
-    context_.Tell(msg::Level{parameters_.newest()->round, order});
-    return;
-  }
-  const RoundSums* sums = rounds_.SumsOf(RoundId(taken.next.value - 1));
-  LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == taken.attempt,
-                 "I1: version {} was taken, and is not as it is committed", taken.next);
-  TellApplied(sums->commit(), done.digest);
-}
-
-void Core::Prune() {
-  rounds_.Prune(next());
-  sums_.ForgetBefore(rounds_.FirstKept(next()));
+  updates_->BeginCheckpoint(commit);
 }
 
 // Why the parameters are not those after all that is committed; empty: they are.
@@ -650,8 +425,7 @@ std::string Core::Lack() const {
       return fmt::format("it was behind since before round {}: {}", parameters_.next(),
                          parameters_.behind_why());
     case Parameters::Standing::kCatching:
-      return fmt::format("it was catching up: {} of {} buckets were copied",
-                         catch_up_.buckets_copied(), context_.layout.copy_count());
+      return "it was catching up" + updates_->Copied();
     case Parameters::Standing::kLevel:
       break;
   }
@@ -690,11 +464,9 @@ Serve Core::OnPieceAsked(const MemberId& peer, const PieceName& piece) {
       from = sums_.FindPiece(piece);
       break;
     case PieceKind::kState:
-      from = donor_.FindPiece(peer, piece);
-      break;
     case PieceKind::kParameters:
     case PieceKind::kHeldState:
-      from = holdings_.FindPiece(piece);
+      from = updates_->FindPiece(peer, piece);
       break;
   }
   if (!from) return {};
@@ -707,7 +479,7 @@ StepMachine::View Core::view() const {
   StepMachine::View view;
   view.started = parameters_.started();
   view.level = parameters_.level();
-  view.next = next();
+  view.next = updates_->next();
   if (parameters_.newest()) view.newest = parameters_.newest()->attempt;
   view.computing = own_.Computing();
   view.fetches = fetcher_.under_way();
@@ -722,11 +494,10 @@ StepMachine::View Core::view() const {
     view.waiting_for = "its units";
   } else if (parameters_.behind()) {
     view.waiting_for = "the order to catch up";
-  } else if (sums_.MayApply(next())) {
+  } else if (sums_.MayApply(updates_->next())) {
     view.waiting_for = "its compute thread";
   } else if (view.started) {
-    view.waiting_for = sums_.Missing(next());
-    if (Sharded()) view.waiting_for += "; parameters; " + holdings_.Missing();
+    view.waiting_for = sums_.Missing(updates_->next()) + updates_->Missing();
   }
   return view;
 }
@@ -738,25 +509,14 @@ void Core::CheckCheapInvariants() const {
   own_.CheckInvariants();
   evaluation_.CheckInvariants();
   upload_.CheckInvariants();
-  LOCKSTEP_CHECK(
-      (parameters_.catching_up()) == (catch_up_.active() || taking_.catch_up().has_value()),
-      "a worker that catches up has no order to, or the other way round");
   LOCKSTEP_CHECK(!update || !own_.UsesParameters(),
                  "I1: the parameters change under a unit that reads them");
-  LOCKSTEP_CHECK(!update || update->abandoned || Sharded() || update->round == next(),
-                 "I1: round {} is applied, and {} comes next", update->round, next());
-  if (update && !update->abandoned && !Sharded()) {
-    const RoundSums* sums = rounds_.SumsOf(update->round);
-    LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == update->attempt,
-                   "I1: attempt {} at round {} is applied, and stands no longer", update->attempt,
-                   update->round);
-    LOCKSTEP_CHECK(sums->applied(), "I1: round {} is applied behind its sums", update->round);
-  }
   LOCKSTEP_CHECK(!parameters_.level() || parameters_.next() <= rounds_.expected(),
                  "I1: round {} was applied before it was committed", rounds_.expected());
   LOCKSTEP_CHECK(parameters_.started() || (rounds_.all().empty() && !update),
                  "a round lives before the start");
   ending_.CheckInvariants();
+  updates_->CheckCheapInvariants();
 }
 
 void Core::CheckInvariants() const {
@@ -768,10 +528,7 @@ void Core::CheckInvariants() const {
   heartbeat_.CheckInvariants();
   inputs_.CheckInvariants();
   sums_.CheckInvariants();
-  taking_.CheckInvariants();
-  holdings_.CheckInvariants();
-  catch_up_.CheckInvariants();
-  donor_.CheckInvariants();
+  updates_->CheckInvariants();
 }
 
 // --- the interface

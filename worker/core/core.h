@@ -3,10 +3,9 @@
 //
 // In: events (step_io.h). Out: actions. Each part decides what it can decide alone: what is
 // computed (own_work.h), which contributions are fetched (inputs.h), how sums are made and taken
-// (sums.h), who is reached (peers.h). What takes more than one of them is decided here:
-// - which commit is followed, and when this worker is behind;
-// - which round is applied next: all shards of one attempt are held, and no unit reads the
-//   parameters (I1);
+// (sums.h), how they get into the parameters (updates.h), who is reached (peers.h). What takes more
+// than one of them is decided here:
+// - which commit is followed, and which one puts this worker behind;
 // - when the next round's work may begin;
 // - what the parameters lack of the job's last ones, at its end (ending.h).
 //
@@ -15,17 +14,15 @@
 // where work is carried over, so they would move from object to object by hand (live_rounds.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
-#include "worker/core/catch_up.h"
 #include "worker/core/checkpoint_upload.h"
-#include "worker/core/donor.h"
 #include "worker/core/ending.h"
 #include "worker/core/evaluation.h"
 #include "worker/core/giving.h"
 #include "worker/core/heartbeat.h"
-#include "worker/core/holdings.h"
 #include "worker/core/inputs.h"
 #include "worker/core/live_rounds.h"
 #include "worker/core/own_work.h"
@@ -33,7 +30,7 @@
 #include "worker/core/peers.h"
 #include "worker/core/protocol_check.h"
 #include "worker/core/sums.h"
-#include "worker/core/taking.h"
+#include "worker/core/updates.h"
 
 namespace lockstep::worker {
 
@@ -82,7 +79,7 @@ class Core {
   void On(const msg::FenceRound& m) { own_.OnFence(m); }
   void On(const msg::NewOwners& m);
   void On(const msg::FenceAttempt& m) { sums_.OnFenceAttempt(m); }
-  void On(const msg::Hedge& m);
+  void On(const msg::Hedge& m) { updates_->OnHedge(m); }
   void On(const msg::TakeSums& m);
   void On(const msg::Decide& m);
   void On(const msg::CatchUp& m);
@@ -107,37 +104,20 @@ class Core {
   }
   Status On(const MemberId& peer, const MapState& m, std::span<const std::byte>);
   Status On(const MemberId& peer, const StateWant& m, std::span<const std::byte>) {
-    return donor_.OnStateWant(peer, m);
+    return updates_->OnStateWant(peer, m);
   }
-  Status On(const MemberId& peer, const StateReady& m, std::span<const std::byte>);
+  Status On(const MemberId& peer, const StateReady& m, std::span<const std::byte>) {
+    return updates_->OnStateReady(peer, m);
+  }
   Status On(const MemberId& peer, const StateTaken& m, std::span<const std::byte>) {
-    donor_.OnStateTaken(peer, m);
-    return {};
+    return updates_->OnStateTaken(peer, m);
   }
   Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
   Status On(const MemberId& peer, const ParametersReady& m, std::span<const std::byte>) {
-    return taking_.OnReady(peer, m);
+    return updates_->OnParametersReady(peer, m);
   }
 
   // Decisions.
-  // No other attempt at the round will be made: the commit of the round after it says so, or, at
-  // the job's end, that the coordinator has finished. The newest one that was committed may be
-  // tried again, or computed again; those before it stay closed then.
-  bool Closed(RoundId round) const {
-    const RoundId expected = rounds_.expected();
-    return round.Next() < expected || round < rounds_.first_not_closed() ||
-           (ending_.begun() && round < expected);
-  }
-  // Commits are taken note of.
-  bool Follows() const { return parameters_.level() || parameters_.catching_up(); }
-  // The first round that is not in the parameters, or not in all of the copies.
-  RoundId next() const {
-    if (!parameters_.catching_up()) return parameters_.next();
-    return Sharded() ? taking_.catch_up()->from : catch_up_.next();
-  }
-  // Not everybody holds everything (optimizer.replicas): shards have holders, and the others take
-  // the parameters from these, instead of the sums (holdings.h, taking.h).
-  bool Sharded() const { return context_.config.shards > 0; }
   // False when the commit is none that this worker can follow now: it is of another time, this
   // worker is not among its members, or it is known.
   bool Follow(const msg::Commit& commit);
@@ -150,18 +130,6 @@ class Core {
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
   void WriteCheckpointIfAsked(const msg::Commit& commit);
-  // `clean`: the parameters are those before round next(), so a donor need not be asked for what
-  // they contain already.
-  void FallBehind(const std::string& reason, bool clean = true);
-  // Whether something that the next round needs cannot be had by anybody's doing any more.
-  void LookForLoss();
-  void ApplyIfPossible();
-  void OnApplied(const event::OpDone& done);
-  void WorkInWhileCatchingUp();
-  void TakeIfPossible();
-  void OnTaken(const event::OpDone& done);
-  void BeginCheckpoint(const msg::Commit& commit);
-  void TellApplied(const msg::Commit& commit, std::uint64_t digest);
   // Rounds are committed that are not in the parameters, and can be brought there.
   bool Unapplied() const {
     return parameters_.level() && (parameters_.update() || parameters_.next() < rounds_.expected());
@@ -173,8 +141,6 @@ class Core {
   }
   LastState State() const { return {Lack(), parameters_.next()}; }
   std::string Lack() const;
-  // Drops the rounds that are over, and all that is theirs.
-  void Prune();
   // What the event has made possible.
   void Proceed();
   // One timer for all parts, for the earliest of theirs.
@@ -193,10 +159,6 @@ class Core {
   OwnWork own_;
   Inputs inputs_;
   Sums sums_;
-  Taking taking_;
-  Holdings holdings_;
-  CatchUpJob catch_up_;
-  Donor donor_;
   Evaluation evaluation_;
   CheckpointUpload upload_;
   Giving giving_;
@@ -206,6 +168,7 @@ class Core {
   // abandoned is of round next(), of the attempt that stands, and no unit reads the parameters
   // meanwhile.
   Parameters parameters_;
+  const std::unique_ptr<Updates> updates_;
   // The last one that was heard of, perhaps not followed: who is about to catch up hears of the
   // open round's plan before it hears from where on.
   std::optional<Plan> plan_;

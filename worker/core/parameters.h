@@ -60,6 +60,8 @@ class Parameters {
   bool level() const { return standing_ == Standing::kLevel; }
   bool behind() const { return standing_ == Standing::kBehind; }
   bool catching_up() const { return standing_ == Standing::kCatching; }
+  // Commits are taken note of.
+  bool follows() const { return level() || catching_up(); }
   // The first round that is not applied; when not level, that was not when they last were.
   RoundId next() const { return next_; }
   // None: they are those of the start, or are not level.

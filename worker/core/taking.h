@@ -6,7 +6,7 @@
 // the newest one, whatever lies between.
 //
 // In: what holders say, fetches that end, the order to catch up. Out: fetches into the parameters,
-// TakeParameters. That it is begun, and what follows, the core decides (core.cc).
+// TakeParameters. That it is begun, and what follows, is decided in sharded_updates.cc.
 //
 // Invariants:
 //   I1  what is taken is of one version; where a source is lost another one has the same bits.

@@ -1,0 +1,148 @@
+// Updates with optimizer.replicas: this worker updates the shards that it holds (holdings.h) and
+// takes the parameters of all shards from their holders (taking.h). A worker that is behind takes
+// the newest parameters, and copies the shards that it is to hold.
+#include "base/check.h"
+#include "worker/core/holdings.h"
+#include "worker/core/taking.h"
+#include "worker/core/updates.h"
+
+namespace lockstep::worker {
+namespace {
+
+class ShardedUpdates final : public Updates {
+ public:
+  explicit ShardedUpdates(const UpdatesContext& with)
+      : Updates(with),
+        taking_(with.context, with.buffers, with.fetcher, with.peers),
+        holdings_(with.context, with.buffers, with.fetcher, with.peers, with.rounds, taking_) {}
+
+  RoundId next() const override {
+    return parameters_.catching_up() ? taking_.catch_up()->from : parameters_.next();
+  }
+
+  void OnStart(const Plan& plan) override { holdings_.OnStart(plan); }
+  void OnHedge(const msg::Hedge& hedge) override {
+    taking_.PassOver(hedge.owner, hedge.round.Next());
+  }
+  bool OnDecide(const msg::Decide& decide) override { return holdings_.OnDecide(decide); }
+  void OnPeerUp(const MemberId& peer) override { holdings_.OnPeerUp(peer); }
+  void OnPeerDown(const MemberId& peer) override { taking_.OnPeerDown(peer); }
+
+  void OnDropped(const Want& want) override {
+    taking_.OnDropped(want);
+    holdings_.OnDropped(want);
+  }
+
+  void OnFetchDone(const Fetcher::Done& done) override {
+    const bool parameters =
+        done.want.piece.kind == static_cast<std::uint32_t>(PieceKind::kParameters);
+    parameters ? taking_.OnFetchDone(done) : holdings_.OnFetchDone(done);
+  }
+
+  bool OnOpDone(const event::OpDone& done) override {
+    if (!IsUpdate(done)) return holdings_.OnOpDone(done);
+    OnTaken(done);
+    return true;
+  }
+
+  Status OnParametersReady(const MemberId& peer, const ParametersReady& ready) override {
+    return taking_.OnReady(peer, ready);
+  }
+
+  void Advance() override {
+    holdings_.Update();
+    if (const auto op = holdings_.TakeFailedGather()) with_.upload.OnNotGathered(*op);
+    TakeIfPossible();
+  }
+
+  void BeginCatchUp(const msg::CatchUp& order) override {
+    holdings_.Drop();
+    taking_.BeginCatchUp(order);
+  }
+  void CatchUpFrom(RoundId round) override { taking_.FollowFrom(round); }
+
+  void BeginCheckpoint(const msg::Commit& commit) override {
+    if (const auto op = with_.upload.OnGather(commit)) holdings_.Gather(commit.round.Next(), *op);
+  }
+
+  std::string Missing() const override { return "; parameters; " + holdings_.Missing(); }
+
+  std::optional<BufferRange> FindPiece(const MemberId&, const PieceName& piece) const override {
+    if (piece.kind == static_cast<std::uint32_t>(PieceKind::kState)) return std::nullopt;
+    return holdings_.FindPiece(piece);
+  }
+
+  void CheckCheapInvariants() const override {
+    LOCKSTEP_CHECK(parameters_.catching_up() == taking_.catch_up().has_value(),
+                   "a worker that catches up has no order to, or the other way round");
+  }
+
+  void CheckInvariants() const override {
+    taking_.CheckInvariants();
+    holdings_.CheckInvariants();
+  }
+
+ protected:
+  std::uint32_t order() const override { return taking_.order(); }
+  void EndCatchUp() override { taking_.EndCatchUp(); }
+
+ private:
+  // The newest version that this worker knows the commits of. A version that was begun and cannot
+  // be had any more leaves the parameters in no state: the update stays until one has been taken.
+  void TakeIfPossible() {
+    if (!parameters_.follows()) return;
+    const RoundId least =
+        parameters_.catching_up() ? taking_.catch_up()->least : parameters_.next().Next();
+    // Holders may be quicker to tell than the coordinator.
+    const auto known = [&](const Taking::Version& version) {
+      if (version.next > rounds_.expected()) return false;
+      if (parameters_.catching_up() && version.next == least) return true;
+      const RoundSums* sums = rounds_.SumsOf(RoundId(version.next.value - 1));
+      return sums != nullptr && sums->commit().attempt == version.attempt;
+    };
+    if (taking_.active()) {
+      const bool newer = taking_.Stuck() && taking_.Newest(taking_.version().next.Next(), known);
+      if (!newer && !taking_.giving_up()) return taking_.Update();
+      if (!taking_.GiveUp()) return;
+    }
+    const bool quiet = !own_.UsesParameters() && !with_.evaluation.ReadsState() &&
+                       !with_.evaluation.WaitsForSnapshot() && !with_.upload.ReadsState();
+    if (!quiet && !parameters_.update()) return;
+    const auto version = taking_.Newest(least, known);
+    if (!version) return;
+    if (parameters_.update()) parameters_.EndUpdate();
+    const std::uint64_t op = context_.NewOp();
+    parameters_.BeginUpdate(op, RoundId(version->next.value - 1), version->attempt);
+    taking_.Begin(*version, op);
+    taking_.Update();
+  }
+
+  // What was read in place may have changed under the pass: then it is taken anew.
+  void OnTaken(const event::OpDone& done) {
+    const Taking::Version taken = taking_.version();
+    if (!taking_.OnTaken(done)) return;
+    if (parameters_.EndUpdate().abandoned) return;
+    if (parameters_.catching_up()) {
+      const std::uint32_t order = taking_.catch_up()->order;
+      taking_.EndCatchUp();
+      parameters_.BecomeLevel(taken.next, taken.attempt);
+      context_.Tell(msg::Level{parameters_.newest()->round, order});
+      return;
+    }
+    const RoundSums* sums = rounds_.SumsOf(RoundId(taken.next.value - 1));
+    LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == taken.attempt,
+                   "I1: version {} was taken, and is not as it is committed", taken.next);
+    TellApplied(sums->commit(), done.digest);
+  }
+
+  Taking taking_;
+  Holdings holdings_;
+};
+
+}  // namespace
+
+std::unique_ptr<Updates> MakeShardedUpdates(const UpdatesContext& with) {
+  return std::make_unique<ShardedUpdates>(with);
+}
+
+}  // namespace lockstep::worker
