@@ -167,7 +167,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a promise not to apply is forgotten",
-        "worker/core/round_sums_fail_over.cc",
+        "worker/core/round_sums.cc",
         "  (holds ? named_ : fenced_) = true;\n",
         "  if (holds) named_ = true;\n",
         WORKER,

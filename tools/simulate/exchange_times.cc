@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/routes.h"
-#include "worker/core/routed_sums.h"
+#include "worker/core/all_reduce.h"
 
 namespace lockstep::simulate {
 namespace {

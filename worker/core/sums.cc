@@ -20,7 +20,7 @@ bool Sums::OnCommit(const msg::Commit& commit) {
     sums.reset();  // first, so that its buffer can be taken
   }
   rounds_.SetOwners(commit.round, commit.owners);
-  sums = std::make_unique<RoundSums>(with_, heard_, commit);
+  sums = std::make_unique<RoundSums>(with_, commit);
   return true;
 }
 

@@ -19,7 +19,11 @@ class Sums {
  public:
   Sums(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers, LiveRounds& rounds,
        Inputs& inputs, const OwnWork& own)
-      : with_{context, buffers, fetcher, peers, inputs, own}, context_(context), rounds_(rounds) {}
+      : with_{context, buffers, fetcher, peers, inputs, own, heard_},
+        context_(context),
+        rounds_(rounds) {}
+  Sums(const Sums&) = delete;
+  Sums& operator=(const Sums&) = delete;
 
   // False when this attempt is known already, or an older one than is known. The same commit may
   // come again with another writer of the checkpoint.
