@@ -72,3 +72,13 @@ lockstep_build() {
   (($# == 0)) || targets=(--target "$@")
   NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" -j "$(lockstep_jobs)" "${targets[@]}" </dev/null
 }
+
+# Builds targets of PRESET for who wants to run them: an earlier build stays as it was configured, a new one leaves out the tests.
+lockstep_programs() {
+  local preset=$1
+  shift
+  local without_tests=()
+  [[ -f build/$preset/CMakeCache.txt ]] || without_tests=(-DLOCKSTEP_BUILD_TESTS=OFF)
+  lockstep_configure "$preset" "${without_tests[@]}"
+  lockstep_build "$preset" "$@"
+}
