@@ -15,7 +15,7 @@ mkdir "$dir"
 for at in 1 2 4; do echo "{\\"times\\": {\\"commit\\": $at}}"; done >"$dir/rounds.jsonl"
 """
 EXPERIMENTS = TOOLS / "experiments"
-PARSED = ("check-run", "compare", "ctl", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
+PARSED = ("bench-build", "check-run", "compare", "ctl", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
 
 
 def path_of(tool):
@@ -54,6 +54,9 @@ class ToolUsage(unittest.TestCase):
 
     def test_values(self):
         built = ["--build-dir", self.build]
+        self.refused("bench-build", "qickstart", said="expected quickstart, wheel, test")
+        self.refused("bench-build", "wheel", said="after quickstart")
+        self.refused("bench-build", "--against", "nonsense", said="no such commit")
         self.refused("bench-peers", *built, "--set", "optimizer.lr=1", said="is for --step")
         self.refused("bench-peers", *built, "--step", "--set", "foo", said="KEY=VALUE")
         self.refused("bench-pytorch", *built, "--set", "foo", said="KEY=VALUE")
