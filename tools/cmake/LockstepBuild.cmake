@@ -55,17 +55,15 @@ if(LOCKSTEP_SANITIZE)
     # The thread sanitizer does not model fences; Asio's locks order the same accesses.
     add_compile_definitions(BOOST_ASIO_DISABLE_FENCED_BLOCK)
   endif()
-  # Quick to build, fast enough to run, and stacks that can be read. The sources of a target are compiled some at a time, for which
-  # names in unnamed namespaces must differ; the other builds compile each by itself and find what it forgets to include.
+  # Quick to build, fast enough to run, and stacks that can be read.
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1")
   if(LOCKSTEP_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC takes 1.6 times as long with -O1 for what the checks of undefined behaviour add to the code; without them it does not.
     set(CMAKE_CXX_FLAGS_RELEASE "-Og -g1")
   endif()
-  if(NOT LOCKSTEP_FUZZ)
-    set(CMAKE_UNITY_BUILD ON)
-  endif()
 endif()
+# The presets have the sources of a target compiled some at a time, for which names in unnamed namespaces must differ. `tools/lint
+# --alone` finds what a source forgets to include.
 if(CMAKE_UNITY_BUILD)
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()
