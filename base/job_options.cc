@@ -6,6 +6,8 @@
 #include <array>
 #include <limits>
 
+#include "base/compatibility.h"
+
 namespace lockstep {
 namespace {
 
@@ -351,49 +353,6 @@ Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {
   return config;
 }
 
-// Where there is something to round, and what rounding takes is lost.
-Status CheckRounding(const ExchangeSection& exchange) {
-  if (exchange.rounding == "nearest") return {};
-  if (exchange.dtype == "fp32") {
-    return Invalid(
-        fmt::format("exchange.rounding = {} and exchange.dtype = fp32: nothing is rounded to 16 "
-                    "bits, take bf16 or fp16",
-                    exchange.rounding));
-  }
-  if (exchange.compressed()) {
-    return Invalid(
-        fmt::format("exchange.rounding = {} and exchange.compression = {}: what rounding takes is "
-                    "added to the worker's next gradient, take nearest",
-                    exchange.rounding, exchange.compression));
-  }
-  return {};
-}
-
-// What cannot be passed on from worker to worker.
-Status CheckAlgorithm(const JobConfig& config) {
-  const ExchangeSection& exchange = config.exchange;
-  if (exchange.algorithm != "ring" && exchange.algorithm != "tree") return {};
-  const auto wrong = [&](std::string what) {
-    return Invalid(fmt::format("exchange.algorithm = {} and {}", exchange.algorithm, what));
-  };
-  if (exchange.dtype != "fp32") {
-    return wrong(
-        fmt::format("exchange.dtype = {}: partial sums would be rounded at each worker, "
-                    "take fp32 or direct",
-                    exchange.dtype));
-  }
-  if (exchange.compressed()) {
-    return wrong(
-        fmt::format("exchange.compression = {}: compressed sums go the direct "
-                    "way only, take none or direct",
-                    exchange.compression));
-  }
-  if (config.policy.local() || config.policy.name == "async") {
-    return wrong(fmt::format("policy.name = {}: it takes direct", config.policy.name));
-  }
-  return {};
-}
-
 }  // namespace
 
 void DeclareJobOptions(OptionTable& table, JobConfig* config) {
@@ -427,32 +386,14 @@ Status CheckJobConfig(const JobConfig& config) {
     return Invalid(fmt::format("exchange.piece_bytes = {} is more than exchange.bucket_bytes = {}",
                                exchange.piece_bytes, exchange.bucket_bytes));
   }
-  if (exchange.encryption == "on" && exchange.transport == "ucx") {
-    return Invalid(
-        "exchange.encryption = on and exchange.transport = ucx: UCX does not encrypt, take tcp or "
-        "auto");
-  }
-  if (exchange.connections > 1 && exchange.transport == "ucx") {
-    return Invalid(
-        fmt::format("exchange.connections = {} and exchange.transport = ucx: UCX chooses its "
-                    "connections itself, take tcp or auto",
-                    exchange.connections));
-  }
   if (exchange.connections > exchange.window) {
     return Invalid(
         fmt::format("exchange.connections = {} is more than exchange.window = {}: no more "
                     "connections than pieces are used at a time",
                     exchange.connections, exchange.window));
   }
-  if (exchange.compression != "none" && config.policy.name == "async") {
-    return Invalid(fmt::format(
-        "exchange.compression = {} and policy.name = async: what a contribution has not is added "
-        "to the worker's next gradient when it is known whether it counts, and async does not wait "
-        "for that",
-        exchange.compression));
-  }
-  if (Status rounded = CheckRounding(exchange); !rounded) return rounded;
-  if (Status passed = CheckAlgorithm(config); !passed) return passed;
+  const Status fits = CheckTogether(config, {.policy = NamedPolicy(config.policy)});
+  if (!fits) return fits;
   const ScheduleSection& schedule = config.schedule;
   if ((schedule.name == "step" || schedule.name == "exponential") && schedule.step_every <= 0) {
     return Invalid(
@@ -460,12 +401,6 @@ Status CheckJobConfig(const JobConfig& config) {
   }
   if (config.optimizer.nesterov && config.optimizer.momentum == 0) {
     return Invalid("optimizer.nesterov = true needs optimizer.momentum above 0");
-  }
-  if (config.optimizer.custom() && (config.policy.local() || config.policy.name == "async")) {
-    return Invalid(
-        fmt::format("optimizer.name = custom and policy.name = {}: the workers' program makes "
-                    "updates of synchronous rounds only",
-                    config.policy.name));
   }
   return {};
 }
@@ -500,7 +435,7 @@ std::string ConfigurationReference() {
   JobConfig defaults;
   OptionTable table;
   DeclareJobOptions(table, &defaults);
-  return table.Markdown();
+  return table.Markdown() + CompatibilityReference();
 }
 
 }  // namespace lockstep

@@ -158,6 +158,10 @@ std::uint32_t DefaultMinWorkers(const Policy& policy, std::uint32_t workers) {
   return policy.work->PlacesUnits() ? std::min(kept, workers / 2 + 1) : kept;
 }
 
+PolicyTraits TraitsOf(const Policy& policy, std::string name) {
+  return {.name = std::move(name), .relaxed = policy.relaxed, .local = policy.local};
+}
+
 std::vector<std::string> ClosingRuleNames() { return Names(kClosing); }
 std::vector<std::string> WorkRuleNames() { return Names(kWork); }
 std::vector<std::string> WholePolicyNames() { return Names(kWhole); }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/compatibility.h"
 #include "base/job_config.h"
 #include "base/result.h"
 #include "policies/policy.h"
@@ -25,6 +26,9 @@ Result<Policy> MakePolicy(const PolicySection& section, std::uint32_t workers,
 // closing rule can spare. Where work moves within a round the others can do a lost worker's share,
 // so there more than half are enough. At least 1.
 std::uint32_t DefaultMinWorkers(const Policy& policy, std::uint32_t workers);
+
+// The policy's properties that other choices of the job depend on. `name`: for people.
+PolicyTraits TraitsOf(const Policy& policy, std::string name);
 
 std::vector<std::string> ClosingRuleNames();
 std::vector<std::string> WorkRuleNames();

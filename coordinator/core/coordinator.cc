@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "base/check.h"
-#include "base/job_options.h"
+#include "base/compatibility.h"
 #include "base/options.h"
 #include "base/schedule.h"
 #include "coordinator/core/from_round.h"
@@ -33,58 +33,6 @@ constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 // Of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
-// What goes with some policies only, whatever they are called, and with some numbers of workers.
-lockstep::Status CheckTogether(const JobConfig& config, const policies::Policy& policy,
-                               std::uint32_t workers) {
-  const auto refuse = [](bool wrong, std::string what) -> lockstep::Status {
-    if (!wrong) return {};
-    return Error{ErrorCode::kInvalid, std::move(what)};
-  };
-  const ExchangeSection& exchange = config.exchange;
-  if (auto fits = refuse(config.optimizer.custom() && (policy.relaxed || policy.local),
-                         fmt::format("optimizer.name = custom and policy.name = {}: the workers' "
-                                     "program makes updates of synchronous rounds only",
-                                     config.policy.name));
-      !fits) {
-    return fits;
-  }
-  if (auto fits =
-          refuse(exchange.compressed() && policy.relaxed,
-                 fmt::format("exchange.compression = {} and policy.name = {}: it does not wait "
-                             "until it is known whether a contribution counts",
-                             exchange.compression, config.policy.name));
-      !fits) {
-    return fits;
-  }
-  const bool passed_on = exchange.algorithm == "ring" || exchange.algorithm == "tree";
-  if (auto fits =
-          refuse(passed_on && policy.relaxed,
-                 fmt::format("exchange.algorithm = {} and policy.name = {}: it takes direct",
-                             exchange.algorithm, config.policy.name));
-      !fits) {
-    return fits;
-  }
-  if (config.optimizer.Shards(workers) == 0) return {};
-  const auto without = [&](bool wrong, const std::string& what) {
-    return refuse(wrong, fmt::format("optimizer.replicas = {} with --workers {}: {}",
-                                     config.optimizer.replicas, workers, what));
-  };
-  const std::string needs_all =
-      fmt::format("policy.name = {} needs all of the state at each worker", config.policy.name);
-  for (const lockstep::Status& fits :
-       {without(policy.relaxed || policy.local, needs_all),
-        without(config.optimizer.custom(),
-                "optimizer.name = custom updates all parameters at each worker"),
-        without(exchange.dtype != "fp32", "exchange.dtype has to be fp32"),
-        without(exchange.compressed(), "exchange.compression has to be none"),
-        without(passed_on, "exchange.algorithm has to be direct"),
-        without(std::uint64_t{config.optimizer.replicas} * workers > kMostHolders,
-                "that are more than 65536 holders to tell everybody of")}) {
-    if (!fits) return fits;
-  }
-  return {};
-}
-
 }  // namespace
 
 // All that a config can be wrong about is said here, before anybody connects.
@@ -105,8 +53,18 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   auto policy =
       policies::MakePolicy(parameters.config.policy, parameters.workers, parameters.plugin);
   if (!policy) return policy.error();
-  if (const auto fits = CheckTogether(parameters.config, *policy, parameters.workers); !fits) {
-    return invalid(fits.error().message);
+  const Traits traits = {
+      .policy = policies::TraitsOf(*policy, parameters.config.policy.name),
+      .workers = parameters.workers,
+  };
+  if (const auto fits = CheckTogether(parameters.config, traits); !fits) return fits.error();
+  const std::uint32_t replicas = parameters.config.optimizer.replicas;
+  if (parameters.config.optimizer.Shards(parameters.workers) > 0 &&
+      std::uint64_t{replicas} * parameters.workers > kMostHolders) {
+    return invalid(fmt::format(
+        "optimizer.replicas = {} with --workers {}: that are more than {} holders to tell "
+        "everybody of",
+        replicas, parameters.workers, kMostHolders));
   }
   if (parameters.resume) {
     const JobState& state = *parameters.resume;
@@ -599,19 +557,14 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   section.name = name;
   auto made = policies::MakePolicy(section, job_.start.workers, job_.start.plugin);
   if (!made) return made.error();
-  if (made->local != job_.policy().local) {
-    return Error{ErrorCode::kInvalid,
-                 fmt::format("a job with the policy {} cannot take {}: what a round is stays the "
-                             "same for the whole job",
-                             job_.policy().name, made->name)};
+  const auto kind = [](const policies::Policy& policy) { return policy.local ? "local" : ""; };
+  if (const auto why = WhyKept("policy.name", kind(job_.policy()), kind(*made)); !why.empty()) {
+    return Error{ErrorCode::kInvalid, fmt::format("a job with the policy {} cannot take {}: {}",
+                                                  job_.policy().name, made->name, why)};
   }
   // What its config cannot have from the start, it cannot change to.
-  JobConfig changed = job_.start.config;
-  changed.policy = section;
-  if (const auto fits = CheckJobConfig(changed); !fits) return fits.error();
-  if (const auto fits = CheckTogether(changed, *made, job_.start.workers); !fits) {
-    return fits.error();
-  }
+  const Traits traits = {.policy = policies::TraitsOf(*made, name), .workers = job_.start.workers};
+  if (const auto fits = CheckTogether(job_.start.config, traits); !fits) return fits.error();
   std::string text = made->name;
   // Of two requests between two rounds the later one counts.
   next_policy_ = std::move(*made);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/compatibility.h"
 #include "base/ini.h"
 #include "base/job_options.h"
 
@@ -18,10 +19,7 @@ enum class Rule : std::uint8_t {
   kSynthetic,   // as it was, where the data are made out of it
   kEpochStart,  // another one only between two epochs
   kZeroOrNot,   // another one, but not from or to 0: it decides which tensors there are
-  kLocalOrNot,  // another one, but not from or to `local`: it decides what a round is
-  // Another one, but not from or to `powersgd`: it decides which tensors there are. Checkpoints of
-  // before there was one do not say it.
-  kFactorsOrNot,
+  kLasting,     // another one, but for what base/compatibility.h keeps
 };
 
 struct Bound {
@@ -51,19 +49,15 @@ constexpr std::array<Bound, 14> kBound = {{
     {"optimizer.name", Rule::kSame, kState},
     {"optimizer.momentum", Rule::kZeroOrNot, kState},
     {"local.momentum", Rule::kZeroOrNot, kState},
-    {"policy.name", Rule::kLocalOrNot, "what a round is stays the same for the whole job"},
-    {"exchange.compression", Rule::kFactorsOrNot,
-     "with powersgd the factors of the last rounds are part of the state"},
+    {"policy.name", Rule::kLasting, ""},
+    {"exchange.compression", Rule::kLasting, ""},
 }};
 
-constexpr std::string_view kFactors = "powersgd";
-
 bool IsZero(const std::string& value) { return std::strtod(value.c_str(), nullptr) == 0; }
-bool IsLocal(const std::string& value) { return value == "local" || value.starts_with("local+"); }
 
 bool MayChange(const Bound& bound, const JobState& state, const std::string& before,
                const std::string& now) {
-  const bool local = IsLocal(state.settings.at("policy.name"));
+  const bool local = PolicySection{.name = state.settings.at("policy.name")}.local();
   const SamplerState& sampler = state.sampler;
   const bool epoch_start =
       sampler.uncounted == std::vector<SampleRange>{{0, sampler.epoch_samples}};
@@ -82,10 +76,8 @@ bool MayChange(const Bound& bound, const JobState& state, const std::string& bef
         return true;  // has no use for it
       }
       return IsZero(before) == IsZero(now);
-    case Rule::kLocalOrNot:
-      return IsLocal(before) == IsLocal(now);
-    case Rule::kFactorsOrNot:
-      return (before == kFactors) == (now == kFactors);
+    case Rule::kLasting:
+      return WhyKept(bound.key, before, now).empty();
   }
   return false;
 }
@@ -111,9 +103,9 @@ std::map<std::string, std::string> SettingsToRemember(const JobConfig& config) {
 Status CheckResume(const JobState& state, const JobConfig& config) {
   const auto now = SettingsToRemember(config);
   std::map<std::string, std::string> then = state.settings;
+  then.emplace("exchange.compression", "none");  // checkpoints of before there was one
   for (const Bound& bound : kBound) {
     const std::string key(bound.key);
-    if (bound.rule == Rule::kFactorsOrNot) then.emplace(key, "none");
     if (then.contains(key)) continue;
     return Error{ErrorCode::kInvalid,
                  fmt::format("--resume: the checkpoint does not say what {} was", key)};
@@ -125,10 +117,11 @@ Status CheckResume(const JobState& state, const JobConfig& config) {
     if (before == value || MayChange(bound, state, before, value)) continue;
     const bool made_of_seed =
         bound.rule == Rule::kEpochStart && state.settings.at("data.format") == "synthetic";
-    return Error{
-        ErrorCode::kInvalid,
-        fmt::format("--resume: {} = {}, but the checkpoint was made with {}: {}", key, value,
-                    before, made_of_seed ? "the synthetic data are made out of it" : bound.why)};
+    std::string_view why = made_of_seed ? "the synthetic data are made out of it" : bound.why;
+    if (bound.rule == Rule::kLasting) why = WhyKept(key, before, value);
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("--resume: {} = {}, but the checkpoint was made with {}: {}", key,
+                             value, before, why)};
   }
   if (!config.data.digest.empty() && config.data.digest != state.dataset_digest) {
     return Error{
