@@ -55,8 +55,7 @@ Duration PredictExchange(ExchangeAlgorithm algorithm, std::uint32_t workers, std
   return FromSeconds(2 * ((DepthOf(algorithm, workers) - 1) * hop + all * per_byte));
 }
 
-AlgorithmChoice::AlgorithmChoice(const std::string& name, std::string only_direct)
-    : auto_(name == "auto"), only_direct_(std::move(only_direct)) {
+AlgorithmChoice::AlgorithmChoice(const std::string& name) : auto_(name == "auto") {
   for (const ExchangeAlgorithm algorithm : kAll) {
     if (AlgorithmName(algorithm) == name) chosen_ = algorithm;
   }
@@ -65,11 +64,17 @@ AlgorithmChoice::AlgorithmChoice(const std::string& name, std::string only_direc
 
 // Rounds of another number of workers say nothing about these, unless it is about the same.
 ExchangeAlgorithm AlgorithmChoice::Choose(std::uint32_t workers, std::uint64_t bytes,
-                                          const MeasuredLinks& links) {
+                                          const MeasuredLinks& links,
+                                          const std::string& only_direct) {
   if (!auto_) return chosen_;
-  if (!only_direct_.empty()) {
-    Take(ExchangeAlgorithm::kDirect, only_direct_);
+  const bool was_only_direct = !std::exchange(only_direct_, only_direct).empty();
+  if (!only_direct.empty()) {
+    Take(ExchangeAlgorithm::kDirect, only_direct);
     return chosen_;
+  }
+  if (was_only_direct) {
+    reason_.clear();
+    tried_ = {};
   }
   if (links.all_mapped) {
     Take(ExchangeAlgorithm::kDirect, "the workers read each other's memory");

@@ -32,11 +32,14 @@ Duration PredictExchange(ExchangeAlgorithm algorithm, std::uint32_t workers, std
 
 class AlgorithmChoice {
  public:
-  // `name`: exchange.algorithm. `only_direct`: why no other one can be taken; empty: any can.
-  AlgorithmChoice(const std::string& name, std::string only_direct);
+  // `name`: exchange.algorithm.
+  explicit AlgorithmChoice(const std::string& name);
 
-  // Of the next round, of so many workers and bytes of parameters.
-  ExchangeAlgorithm Choose(std::uint32_t workers, std::uint64_t bytes, const MeasuredLinks& links);
+  // Of the next round, of so many workers and bytes of parameters. `only_direct`: why auto can take
+  // no other one as long as the policy is the present one; empty: it can. After that it begins
+  // anew.
+  ExchangeAlgorithm Choose(std::uint32_t workers, std::uint64_t bytes, const MeasuredLinks& links,
+                           const std::string& only_direct = {});
   // A round took so long from its last part until all had applied it.
   void OnRound(ExchangeAlgorithm algorithm, Duration took);
 
@@ -58,7 +61,7 @@ class AlgorithmChoice {
   void Take(ExchangeAlgorithm algorithm, std::string reason);
 
   const bool auto_;
-  const std::string only_direct_;
+  std::string only_direct_;  // as of the last choice
   ExchangeAlgorithm chosen_ = ExchangeAlgorithm::kDirect;
   std::string reason_;
   bool news_ = false;

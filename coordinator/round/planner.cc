@@ -12,7 +12,9 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/compatibility.h"
 #include "base/routes.h"
+#include "policies/registry.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -134,22 +136,6 @@ std::uint32_t CountUnits(const StartParameters& start, bool fine, const RunBound
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(units, job.global_batch));
 }
 
-// Why a job with exchange.algorithm = auto has no choice; empty: it has.
-std::string OnlyDirect(const StartParameters& start) {
-  const JobConfig& config = start.config;
-  if (config.optimizer.Shards(start.workers) > 0) return "optimizer.replicas takes it";
-  if (config.exchange.dtype != "fp32") {
-    return fmt::format("exchange.dtype = {} takes it", config.exchange.dtype);
-  }
-  if (config.exchange.compressed()) {
-    return fmt::format("exchange.compression = {} takes it", config.exchange.compression);
-  }
-  if (config.policy.local() || config.policy.name == "async") {
-    return fmt::format("policy.name = {} takes it", config.policy.name);
-  }
-  return "";
-}
-
 }  // namespace
 
 // Where shares are equal and whole workers are all that is left out, few will do: a share is one
@@ -185,7 +171,7 @@ Planner::Planner(Job* job)
       weights_(job->members.slots()),
       holders_(job->start.config.optimizer.Shards(job->start.workers),
                job->start.config.optimizer.replicas),
-      algorithm_(job->start.config.exchange.algorithm, OnlyDirect(job->start)) {}
+      algorithm_(job->start.config.exchange.algorithm) {}
 
 // Who lags by more than a round would be waited for. In the last round of an epoch, which closes
 // over all of its units, only who has lately shown that it contributes is relied on (I2).
@@ -421,10 +407,11 @@ double Planner::SchedulePosition(const Sampler& sampler, std::uint64_t updates) 
 // Where two do not reach each other the way that all of the sums take may be the one that is
 // closed.
 ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
-  if (holders_.any() || job_->policy().relaxed) return ExchangeAlgorithm::kDirect;
-  const ExchangeAlgorithm chosen =
-      algorithm_.Choose(static_cast<std::uint32_t>(std::max<std::size_t>(contributors, 1)),
-                        job_->parameter_bytes(), Links(contributors));
+  const Traits traits = {.policy = policies::TraitsOf(job_->policy(), job_->policy().name),
+                         .workers = job_->start.workers};
+  const ExchangeAlgorithm chosen = algorithm_.Choose(
+      static_cast<std::uint32_t>(std::max<std::size_t>(contributors, 1)), job_->parameter_bytes(),
+      Links(contributors), WhyOnlyDirect(job_->start.config, traits));
   if (algorithm_.TakeNews()) {
     job_->Log(LogLevel::kInfo, "exchange.algorithm = auto takes {}: {}", AlgorithmName(chosen),
               algorithm_.reason());

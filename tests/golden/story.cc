@@ -28,6 +28,7 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.config.job.global_batch = options_.global_batch;
   start.config.job.units = options_.units;
   start.config.exchange.transport = options_.transport;
+  start.config.exchange.algorithm = options_.algorithm;
   start.config.exchange.connections = options_.connections;
   start.config.data.digest = options_.data_digest;
   start.config.checkpoint.every_epochs = options_.checkpoint_every_epochs;

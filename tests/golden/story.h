@@ -25,6 +25,7 @@ struct StoryOptions {
   std::uint64_t test_samples = 0;
   std::uint32_t evaluation_every_rounds = 0;
   std::string transport = "auto";
+  std::string algorithm = "direct";
   std::uint32_t connections = 1;
   bool mapped = true;
   std::string data_digest = {};

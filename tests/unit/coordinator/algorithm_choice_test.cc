@@ -30,7 +30,7 @@ void Rounds(AlgorithmChoice& choice, Duration took) {
 }
 
 TEST(AlgorithmChoice, IsMadeByTheModelAndSaysWhy) {
-  AlgorithmChoice choice("auto", "");
+  AlgorithmChoice choice("auto");
   EXPECT_EQ(choice.Choose(512, 64 << 10, kLinks), kTree);
   EXPECT_TRUE(choice.TakeNews());
   EXPECT_FALSE(choice.TakeNews());
@@ -40,7 +40,7 @@ TEST(AlgorithmChoice, IsMadeByTheModelAndSaysWhy) {
 }
 
 TEST(AlgorithmChoice, IsMendedByWhatRoundsTook) {
-  AlgorithmChoice choice("auto", "");
+  AlgorithmChoice choice("auto");
   EXPECT_EQ(choice.Choose(64, 16 << 20, kLinks), kDirect);
   EXPECT_TRUE(choice.TakeNews()) << "the reason for the first one is news, too";
   // A network that is poor at many senders to one.
@@ -63,23 +63,34 @@ TEST(AlgorithmChoice, IsMendedByWhatRoundsTook) {
 }
 
 TEST(AlgorithmChoice, OfOtherWorkersNothingIsKnown) {
-  AlgorithmChoice choice("auto", "");
+  AlgorithmChoice choice("auto");
   EXPECT_EQ(choice.Choose(64, 16 << 20, kLinks), kDirect);
   Rounds(choice, milliseconds(400));
   EXPECT_EQ(choice.Choose(30, 16 << 20, kLinks), kDirect);
 }
 
 TEST(AlgorithmChoice, StaysDirectWhereThereIsNoChoice) {
-  AlgorithmChoice held("auto", "optimizer.replicas takes it");
-  EXPECT_EQ(held.Choose(512, 64 << 10, kLinks), kDirect);
+  AlgorithmChoice held("auto");
+  EXPECT_EQ(held.Choose(512, 64 << 10, kLinks, "optimizer.replicas takes it"), kDirect);
   EXPECT_EQ(held.reason(), "optimizer.replicas takes it");
-  AlgorithmChoice unmeasured("auto", "");
+  AlgorithmChoice unmeasured("auto");
   EXPECT_EQ(unmeasured.Choose(512, 64 << 10, {}), kDirect);
-  AlgorithmChoice mapped("auto", "");
+  AlgorithmChoice mapped("auto");
   EXPECT_EQ(mapped.Choose(512, 64 << 10, {1e10, microseconds(5), true}), kDirect);
-  AlgorithmChoice named("ring", "");
+  AlgorithmChoice named("ring");
   EXPECT_EQ(named.Choose(512, 64 << 10, kLinks), kRing);
   EXPECT_FALSE(named.TakeNews());
+}
+
+TEST(AlgorithmChoice, BeginsAnewOnceNothingTakesDirectAnyMore) {
+  AlgorithmChoice choice("auto");
+  EXPECT_EQ(choice.Choose(512, 64 << 10, kLinks), kTree);
+  EXPECT_EQ(choice.Choose(512, 64 << 10, kLinks, "policy.name = async takes it"), kDirect);
+  EXPECT_EQ(choice.reason(), "policy.name = async takes it");
+  Rounds(choice, microseconds(1));  // of a policy under which it has no choice
+  EXPECT_TRUE(choice.TakeNews());
+  EXPECT_EQ(choice.Choose(512, 64 << 10, kLinks), kTree);
+  EXPECT_TRUE(choice.TakeNews());
 }
 
 }  // namespace
