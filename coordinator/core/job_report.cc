@@ -119,7 +119,7 @@ MemberStatus JobReport::StatusOf(const Member& member, Time now) const {
   return row;
 }
 
-// Who is not live, and why, as far as it is known; for people, so not all of thousands.
+// Says why as far as it is known, and names a few of thousands.
 std::string MissingWorkers(const Job& job) {
   std::string text;
   std::uint32_t count = 0;

@@ -1,5 +1,5 @@
-// What the job tells about itself: the status for the progress line and HTTP, who is missing, and
-// the bounds that it prints at start. Nothing that decides looks at it.
+// The job's report about itself: the status for the progress line and HTTP, the missing workers,
+// and the bounds that are printed at start. Nothing that decides looks at it.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +55,7 @@ class JobReport {
   Outliers outliers_;
 };
 
-// Who is not live, and why; for people.
+// Names the members that are not live, and why; for people.
 std::string MissingWorkers(const Job& job);
 
 // Lines for the log at start: each bounded container and the formula of its bound (I7).

@@ -49,8 +49,8 @@ struct Patience {
   std::string Words() const;  // ", for at most 60s (job.join_timeout)", or nothing
 };
 
-// What all workers of the job agree on: set by the checkpoint, or by the majority of the workers
-// that are ready (Admission).
+// The data and the model that all workers agree on: those of the checkpoint, or of the majority of
+// the workers that are ready (Admission).
 struct Agreement {
   bool settled = false;
   std::string by;  // for people: "2 of 3 workers", "the checkpoint"
@@ -101,7 +101,7 @@ struct Job {
 
   const StartParameters start;
   const Duration timeout;
-  // That plans and closes rounds; exchanged only between two plans.
+  // Plans and closes rounds; it is exchanged only between two plans.
   Owned<policies::Policy, class Coordinator> policy;
   // I5: no commit with fewer live members. 1 to --workers; an exchange of policies never raises it.
   Owned<std::uint32_t, class Coordinator> min_workers;
@@ -127,7 +127,7 @@ struct Job {
 
   Owned<std::deque<Leaving>, Job> leaving;  // at most one for each member
   Owned<std::deque<Leaving>, Job> behind;   // the same
-  // What ends the job as failed, at the end of this step; the first reason stands.
+  // The reason that ends the job as failed, at the end of this step; the first one stands.
   Owned<std::optional<std::string>, Job> failure;
   Owned<bool, Job> waits_for_quorum;
   // The numbers of the last ones.

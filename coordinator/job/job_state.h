@@ -1,5 +1,5 @@
-// Where the job stands after a closed round: what a checkpoint holds beside the tensors. Its form
-// on disk is checkpoint/checkpoint_manifest.h.
+// The job's state after a closed round, as a checkpoint keeps it beside the tensors. The form on
+// disk is in checkpoint/checkpoint_manifest.h.
 #pragma once
 
 #include <cstdint>

@@ -171,7 +171,7 @@ struct Member {
   // The last commit that it was sent.
   std::optional<std::pair<RoundId, Attempt>> told;
 
-  // What it has applied, in state kBehindApplied.
+  // The commit that it has applied, in state kBehindApplied.
   std::optional<std::pair<RoundId, Attempt>> applied_behind;
   // The number of the question that it was asked, in kBehindAsked and kBehindDenied.
   std::uint32_t fence_order = 0;

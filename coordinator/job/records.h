@@ -192,8 +192,10 @@ struct JobResult {
 enum class Phase : std::uint8_t { kGathering, kForming, kTraining, kEnding, kFinished };
 std::string_view Name(Phase phase);
 
-//   lost --> joining --> ready <--> forming --> live --> behind --> catching up --> live
-//                                      `--> catching up     ^------------´
+//   lost --> joining --> ready <--> forming --> live --> behind
+//                                      |         ^       |  ^
+//                                      |         |       v  |
+//                                      `-------> catching up
 //
 // Of those behind:
 //

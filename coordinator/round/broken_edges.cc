@@ -51,7 +51,8 @@ Status BrokenEdges::On(Member& from, const msg::Unreachable& message) {
   return {};
 }
 
-// Tie: who is not live itself, then the highest id; so never the last one that has the parameters.
+// In a tie a member that is not live goes, then the highest id: never the last one that has the
+// parameters.
 std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> members,
                                                     const Holders& holders) const {
   if (!job_->members.AnyBroken()) return std::nullopt;
@@ -79,8 +80,8 @@ std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> me
   return found;
 }
 
-// Who leaves comes back as anybody does, once it reaches all. With holders it is put behind
-// instead, and sooner: it stays connected, and copies the parameters when the link is there again.
+// A member that is put out comes back once it reaches all. With holders it is put behind instead,
+// and sooner: it stays connected, and copies the parameters when the link is there again.
 bool BrokenEdges::PutOut(const Found& found, std::span<const MemberId> eligible,
                          const Holders& holders) {
   Member& worst = job_->members.at(found.worst.worker);

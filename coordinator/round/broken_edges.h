@@ -45,8 +45,8 @@ class BrokenEdges {
   Job* job_;
 };
 
-// Of an open round with these owners: who is to own nothing. Empty: all edges that it needs are
-// whole.
+// The workers that are to own nothing of an open round with these owners. Empty: all edges that it
+// needs are whole.
 std::vector<WorkerId> OwnersToAvoid(const OwnerMap& owners, std::span<const std::uint32_t> counts);
 
 // Of a committed one: the first edge over which one of `lacking` may still have to take something.

@@ -18,7 +18,7 @@
 
 namespace lockstep::coordinator {
 
-// All that follows from its parts. What is missing are the members, and the plan of the next round.
+// All that follows from its parts; the members and the plan of the next round are missing.
 struct CommitDraft {
   msg::Commit commit;
   std::string reason;                // the verdict's, or what ended the attempt before

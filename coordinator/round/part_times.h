@@ -1,5 +1,5 @@
-// What sealed parts, and runs that a round went on without, say of how long a worker's units and
-// runs take: the history by which shares are planned, and stragglers found.
+// How long a worker's units and runs take, learned from sealed parts and from runs that a round
+// went on without. Shares are planned by this history, and stragglers found.
 #pragma once
 
 #include "base/ids.h"

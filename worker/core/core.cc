@@ -20,7 +20,7 @@ Core::Core(MachineConfig config, Layout layout)
       sums_(context_, buffers_, fetcher_, peers_, rounds_, inputs_, own_),
       evaluation_(context_),
       upload_(context_),
-      giving_(context_),
+      initial_broadcast_(context_),
       ending_(context_),
       updates_((context_.config.shards > 0 ? MakeShardedUpdates : MakeReplicatedUpdates)(
           {context_, buffers_, fetcher_, peers_, rounds_, own_, inputs_, sums_, evaluation_,
@@ -57,7 +57,7 @@ void Core::Proceed() {
   updates_->CopyState();
   evaluation_.Update(!own_.Computing());
   upload_.Update();
-  giving_.Update(HasFirstParameters());
+  initial_broadcast_.Update(HasFirstParameters());
   fetcher_.Pump();
   // An operation may read a dead peer's memory, which goes when the peer is forgotten.
   if (!buffers_.Operating()) {
@@ -209,7 +209,7 @@ void Core::On(const msg::Start& m) {
   parameters_.Start(m.plan.round, m.source != StateSource::kPeers);
   rounds_.Expect(m.plan.round);
   if (m.source == StateSource::kSeed) context_.Emit(action::InitializeState{});
-  if (m.source == StateSource::kGiven && !giving_.initialized()) {
+  if (m.source == StateSource::kGiven && !initial_broadcast_.initialized()) {
     context_.Emit(action::InitializeState{.parameters = false});
   }
   if (m.source != StateSource::kPeers) updates_->OnStart(m.plan);

@@ -21,8 +21,8 @@
 #include "worker/core/checkpoint_upload.h"
 #include "worker/core/ending.h"
 #include "worker/core/evaluation.h"
-#include "worker/core/giving.h"
 #include "worker/core/heartbeat.h"
+#include "worker/core/initial_broadcast.h"
 #include "worker/core/inputs.h"
 #include "worker/core/live_rounds.h"
 #include "worker/core/own_work.h"
@@ -62,7 +62,7 @@ class Core {
   void On(const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); }
   void On(const event::OpDone& e);
   void On(const event::ChunkUploaded&) { upload_.OnChunkUploaded(); }
-  void On(const event::ChunkGiven&) { giving_.OnChunkGiven(); }
+  void On(const event::ChunkGiven&) { initial_broadcast_.OnChunkGiven(); }
   void On(const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); }
   void On(const event::CoordinatorGone& e) { ending_.OnCoordinatorGone(e.reason, State()); }
   void On(const event::TimerDue& e);
@@ -85,7 +85,7 @@ class Core {
   void On(const msg::CatchUp& m);
   void On(const msg::Evaluate& m);
   void On(const msg::StateChunk& m);
-  void On(const msg::GiveParameters& m) { giving_.OnGive(m, parameters_.started()); }
+  void On(const msg::GiveParameters& m) { initial_broadcast_.OnGive(m, parameters_.started()); }
   void On(const msg::Finish& m);
   void On(const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
   void On(const msg::AskToLeave& m) { ending_.OnLeaveAsked(m.reason, State()); }
@@ -161,7 +161,7 @@ class Core {
   Sums sums_;
   Evaluation evaluation_;
   CheckpointUpload upload_;
-  Giving giving_;
+  InitialBroadcast initial_broadcast_;
   Ending ending_;
 
   // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not

@@ -83,10 +83,10 @@ void Holdings::Release(std::optional<Generation>& generation) {
   generation.reset();
 }
 
-// What is under way may land until it has ended (Lesson).
+// What is under way may land until it has ended (ShardCopy).
 void Holdings::GiveUp(const std::function<bool(std::uint32_t shard)>& unwanted) {
-  for (auto& [shard, lesson] : lessons_) {
-    if (unwanted(shard)) lesson.failed = true;
+  for (auto& [shard, copy] : copies_) {
+    if (unwanted(shard)) copy.failed = true;
   }
   for (const Want& want : fetcher_.Cancel(
            [&](const Want& w) { return w.piece.kind == kHeldKind && unwanted(w.piece.owner); })) {
@@ -94,12 +94,12 @@ void Holdings::GiveUp(const std::function<bool(std::uint32_t shard)>& unwanted) 
   }
 }
 
-void Holdings::GiveUpLessons(const std::vector<std::uint32_t>& but) {
+void Holdings::GiveUpCopies(const std::vector<std::uint32_t>& but) {
   GiveUp([&](std::uint32_t shard) { return !Has(but, shard); });
 }
 
 void Holdings::Drop() {
-  GiveUpLessons({});
+  GiveUpCopies({});
   abandoned_ = op_.has_value();
   EndGather();
   if (newest_ && !op_) context_.Emit(action::DropHeldState{RangesOf(newest_->shards)});
@@ -107,7 +107,7 @@ void Holdings::Drop() {
   Release(newest_);
   decided_.reset();
   told_.reset();
-  taking_.ForgetOwn();
+  parameter_fetch_.ForgetOwn();
 }
 
 // --- what is said of it
@@ -122,7 +122,7 @@ std::optional<ParametersReady> Holdings::Announcement() const {
 void Holdings::Announce() {
   const std::optional<ParametersReady> ready = Announcement();
   if (!ready) return;
-  taking_.OnOwn(*ready);
+  parameter_fetch_.OnOwn(*ready);
   peers_.ForEachUp([&](const MemberId& peer) { context_.Say(peer, *ready); });
 }
 
@@ -156,14 +156,14 @@ std::optional<BufferRange> Holdings::FindPiece(const PieceName& piece) const {
 // --- a round
 
 void Holdings::Update() {
-  for (auto at = lessons_.begin(); at != lessons_.end();) {
+  for (auto at = copies_.begin(); at != copies_.end();) {
     if (!at->second.failed || at->second.to_come > 0) {
       ++at;
       continue;
     }
     // What has come of it is of no use.
     context_.Emit(action::DropHeldState{RangesOf({at->first})});
-    at = lessons_.erase(at);
+    at = copies_.erase(at);
   }
   TryUpdate();
   TryGather();
@@ -179,7 +179,7 @@ void Holdings::TryGather() {
   if (op_ || now < gather_->version) return;
   std::vector<std::uint32_t> all(context_.config.shards);
   std::iota(all.begin(), all.end(), 0u);
-  if (!Learn(all, gather_->version)) return;
+  if (!CopyShards(all, gather_->version)) return;
   gather_->copying = true;
   op_ = gather_->op;
   std::vector<BufferId> uses = {newest_->buffer};
@@ -194,7 +194,7 @@ void Holdings::TryGather() {
 void Holdings::EndGather() {
   if (gather_ && !gather_->copying) {
     failed_gather_ = gather_->op;
-    GiveUpLessons({});
+    GiveUpCopies({});
   }
   gather_.reset();
 }
@@ -217,7 +217,7 @@ void Holdings::TryHold() {
   if (told_ == attempt || (decided_ && decided_->round >= round)) return;
   const std::vector<std::uint32_t> shards = HeldBy(commit.owners, context_.config.self);
   if (gather_ && gather_->version == round) return;
-  const bool here = Learn(shards, commit.round);
+  const bool here = CopyShards(shards, commit.round);
   if (shards.empty() || !sums->InOwnBuffer() || !here) return;
   told_ = attempt;
   context_.Tell(msg::Held{commit.round, commit.attempt});
@@ -235,9 +235,9 @@ bool Holdings::HoldsNothingNow(const MemberId& member) const {
 std::optional<MemberId> Holdings::DonorOf(std::uint32_t shard, RoundId version) const {
   std::optional<MemberId> donor;
   std::pair<std::uint32_t, bool> least;
-  taking_.ForEachHeard([&](const MemberId& holder, const ParametersReady& ready) {
+  parameter_fetch_.ForEachHeard([&](const MemberId& holder, const ParametersReady& ready) {
     if (ready.version != version.value || !peers_.Up(holder) || !Has(ready.shards, shard)) return;
-    const std::pair doubt(taking_.Silence(holder, version), HoldsNothingNow(holder));
+    const std::pair doubt(parameter_fetch_.Silence(holder, version), HoldsNothingNow(holder));
     if (donor && doubt >= least) return;
     donor = holder;
     least = doubt;
@@ -245,68 +245,68 @@ std::optional<MemberId> Holdings::DonorOf(std::uint32_t shard, RoundId version) 
   return donor;
 }
 
-bool Holdings::GiveUpDonor(std::uint32_t shard, Lesson& lesson) {
-  const std::uint32_t silence = taking_.Silence(lesson.donor, lesson.version);
-  if (silence > 0 && !lesson.failed) {
-    const std::optional<MemberId> donor = DonorOf(shard, lesson.version);
-    if (donor && taking_.Silence(*donor, lesson.version) < silence) {
+bool Holdings::GiveUpDonor(std::uint32_t shard, ShardCopy& copy) {
+  const std::uint32_t silence = parameter_fetch_.Silence(copy.donor, copy.version);
+  if (silence > 0 && !copy.failed) {
+    const std::optional<MemberId> donor = DonorOf(shard, copy.version);
+    if (donor && parameter_fetch_.Silence(*donor, copy.version) < silence) {
       GiveUp([&](std::uint32_t s) { return s == shard; });
     }
   }
-  return lesson.failed && lesson.to_come == 0;
+  return copy.failed && copy.to_come == 0;
 }
 
-bool Holdings::Learn(const std::vector<std::uint32_t>& shards, RoundId version) {
+bool Holdings::CopyShards(const std::vector<std::uint32_t>& shards, RoundId version) {
   if (op_ || (newest_ && newest_->version != version)) return false;
   bool all = true;
   for (const std::uint32_t shard : shards) {
     if (newest_ && Has(newest_->shards, shard)) continue;
     all = false;
-    if (const auto lesson = lessons_.find(shard); lesson != lessons_.end()) {
-      if (!GiveUpDonor(shard, lesson->second)) continue;
+    if (const auto copy = copies_.find(shard); copy != copies_.end()) {
+      if (!GiveUpDonor(shard, copy->second)) continue;
       context_.Emit(action::DropHeldState{RangesOf({shard})});
-      lessons_.erase(lesson);
+      copies_.erase(copy);
     }
     const std::optional<MemberId> donor = DonorOf(shard, version);
     if (!donor) continue;
     if (!newest_) {
       // What it held lately, and not any more.
       Release(before_);
-      taking_.ForgetOwn();
+      parameter_fetch_.ForgetOwn();
       const std::optional<BufferId> buffer = buffers_.Take(BufferKind::kSum);
       if (!buffer) return false;
-      newest_ = Generation{
-          version, taking_.Heard(*donor)->attempt, *buffer, context_.NewGeneration(), {}, {}};
+      const Attempt attempt = parameter_fetch_.Heard(*donor)->attempt;
+      newest_ = Generation{version, attempt, *buffer, context_.NewGeneration(), {}, {}};
       context_.Emit(action::OpenBlock{*buffer, newest_->generation});
     }
-    BeginLesson(shard, *donor, version);
+    BeginCopy(shard, *donor, version);
   }
   // What another attempt wanted here and this one does not.
-  GiveUpLessons(shards);
+  GiveUpCopies(shards);
   return all;
 }
 
-void Holdings::BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version) {
-  Lesson& lesson = lessons_[shard] = {
-      .version = version, .donor = donor, .generation = taking_.Heard(donor)->generation};
-  Fetch(shard, lesson, 1, context_.config.state_tensors + 1);
-  if (lesson.to_come == 0) GoOn(shard);
+void Holdings::BeginCopy(std::uint32_t shard, const MemberId& donor, RoundId version) {
+  ShardCopy& copy = copies_[shard] = {
+      .version = version, .donor = donor, .generation = parameter_fetch_.Heard(donor)->generation};
+  Fetch(shard, copy, 1, context_.config.state_tensors + 1);
+  if (copy.to_come == 0) GoOn(shard);
 }
 
-void Holdings::Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_part,
+void Holdings::Fetch(std::uint32_t shard, ShardCopy& copy, std::uint32_t first_part,
                      std::uint32_t end_part) {
   PieceName name;
   name.kind = kHeldKind;
-  name.round = lesson.version.value;
-  name.attempt = lesson.generation;
+  name.round = copy.version.value;
+  name.attempt = copy.generation;
   name.owner = shard;
   const std::vector<FloatRange> ranges = RangesOf({shard});
   for (std::uint32_t part = first_part; part < end_part; ++part) {
     name.part = part;
     const BufferId to = part == 0 ? newest_->buffer : BufferId{BufferKind::kState, part, {}};
     for (const FloatRange& range : ranges) {
-      lesson.to_come += range.count;
-      fetcher_.Add(lesson.donor, name, {to, range}, range.first);
+      copy.to_come += range.count;
+      fetcher_.Add(copy.donor, name, {to, range}, range.first);
     }
   }
 }
@@ -314,7 +314,7 @@ void Holdings::Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_pa
 // Who has it no longer has begun anew, and will say what it has then.
 void Holdings::OnFetchDone(const Fetcher::Done& done) {
   if (done.status == FetchStatus::kGone) {
-    taking_.Forget(done.want.peer, RoundId(done.want.piece.round));
+    parameter_fetch_.Forget(done.want.peer, RoundId(done.want.piece.round));
   }
   EndOf(done.want, done.ok);
 }
@@ -325,29 +325,29 @@ void Holdings::OnDropped(const Want& want) {
 
 void Holdings::EndOf(const Want& want, bool ok) {
   const std::uint32_t shard = want.piece.owner;
-  const auto at = lessons_.find(shard);
-  LOCKSTEP_CHECK(at != lessons_.end() && at->second.to_come >= want.to.range.count,
+  const auto at = copies_.find(shard);
+  LOCKSTEP_CHECK(at != copies_.end() && at->second.to_come >= want.to.range.count,
                  "I4: a piece of shard {} has come that nobody waits for", shard);
-  Lesson& lesson = at->second;
-  lesson.to_come -= want.to.range.count;
-  lesson.failed = lesson.failed || !ok;
+  ShardCopy& copy = at->second;
+  copy.to_come -= want.to.range.count;
+  copy.failed = copy.failed || !ok;
   if (ok) TellCopied(want.to.range.count);
-  if (lesson.to_come == 0 && !lesson.failed) GoOn(shard);
+  if (copy.to_come == 0 && !copy.failed) GoOn(shard);
 }
 
-// All that was asked for is here: asks for what comes behind it, or has learnt the shard.
+// All that was asked for is here: asks for what comes behind it, or notes that the shard is held.
 void Holdings::GoOn(std::uint32_t shard) {
-  Lesson& lesson = lessons_.at(shard);
-  LOCKSTEP_CHECK(newest_ && newest_->version == lesson.version && !op_,
-                 "I1: shard {} was copied at version {}", shard, lesson.version);
-  if (!std::exchange(lesson.state_here, true)) {
-    Fetch(shard, lesson, 0, 1);
-    if (lesson.to_come > 0) return;
+  ShardCopy& copy = copies_.at(shard);
+  LOCKSTEP_CHECK(newest_ && newest_->version == copy.version && !op_,
+                 "I1: shard {} was copied at version {}", shard, copy.version);
+  if (!std::exchange(copy.state_here, true)) {
+    Fetch(shard, copy, 0, 1);
+    if (copy.to_come > 0) return;
   }
   std::vector<std::uint32_t> shards = newest_->shards;
   shards.insert(std::ranges::lower_bound(shards, shard), shard);
   Set(*newest_, std::move(shards));
-  lessons_.erase(shard);
+  copies_.erase(shard);
   // Others may have to copy it from here; but for a checkpoint it is not kept.
   if (!gather_) Announce();
 }
@@ -374,14 +374,14 @@ void Holdings::TryUpdate() {
     // Others may have gone on, and this worker have taken the parameters after the round, before it
     // was told: what it gathers of that version stays.
     if (!gather_ || gather_->version <= commit.round) EndGather();
-    if (!newest_ || newest_->version <= commit.round) GiveUpLessons({});
+    if (!newest_ || newest_->version <= commit.round) GiveUpCopies({});
     if (newest_ && newest_->version <= commit.round) {
       context_.Emit(action::DropHeldState{RangesOf(newest_->shards)});
       Release(before_);
       before_ = std::exchange(newest_, std::nullopt);
     } else if (before_ && before_->version < commit.round) {
       Release(before_);
-      taking_.ForgetOwn();
+      parameter_fetch_.ForgetOwn();
     }
     return;
   }
@@ -446,8 +446,8 @@ bool Holdings::OnOpDone(const event::OpDone& done) {
 
 std::string Holdings::Missing() const {
   std::string text;
-  for (const auto& [shard, lesson] : lessons_) {
-    text += fmt::format("{}shard {} from {}", text.empty() ? "" : ", ", shard, Name(lesson.donor));
+  for (const auto& [shard, copy] : copies_) {
+    text += fmt::format("{}shard {} from {}", text.empty() ? "" : ", ", shard, Name(copy.donor));
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// With optimizer.replicas: what this worker holds of the optimizer's state, and of the parameters
-// beside those that it computes with.
+// With optimizer.replicas (ZeRO-1): what this worker holds of the optimizer's state, and of the
+// parameters beside those that it computes with.
 //
 // A holder of a shard has, before round r, the state and the parameters of it at version r (all
 // rounds before r are in them). It takes the sums of the shards that it holds (round_sums.h), says
@@ -26,21 +26,21 @@
 
 #include "worker/core/fetcher.h"
 #include "worker/core/live_rounds.h"
+#include "worker/core/parameter_fetch.h"
 #include "worker/core/peers.h"
-#include "worker/core/taking.h"
 
 namespace lockstep::worker {
 
 class Holdings {
  public:
   Holdings(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers,
-           LiveRounds& rounds, Taking& taking)
+           LiveRounds& rounds, ParameterFetch& parameter_fetch)
       : context_(context),
         buffers_(buffers),
         fetcher_(fetcher),
         peers_(peers),
         rounds_(rounds),
-        taking_(taking) {}
+        parameter_fetch_(parameter_fetch) {}
 
   // The job begins, and this worker has the whole state: it keeps what it is to hold.
   void OnStart(const Plan& plan);
@@ -82,7 +82,7 @@ class Holdings {
   // in place, and while a piece of it is on its way it may do so, where the round is decided
   // without this worker. Parameters stay as they are while they are read, and are given out only
   // until that update begins: whoever is still given them has the state of that version.
-  struct Lesson {
+  struct ShardCopy {
     RoundId version;
     MemberId donor;
     std::uint32_t generation = 0;  // of what the donor holds: it may begin anew at the same version
@@ -106,20 +106,21 @@ class Holdings {
   void EndGather();
   void TryHold();
   // True when this worker has all of these shards at the version; else it goes on copying them.
-  bool Learn(const std::vector<std::uint32_t>& shards, RoundId version);
+  bool CopyShards(const std::vector<std::uint32_t>& shards, RoundId version);
   std::optional<MemberId> DonorOf(std::uint32_t shard, RoundId version) const;
   // In the attempt that was committed last.
   bool HoldsNothingNow(const MemberId& member) const;
-  // A lesson of a silent donor is given up where another has the shard. True: nothing of it can
+  // A copy of a silent donor is given up where another has the shard. True: nothing of it can
   // land any more.
-  bool GiveUpDonor(std::uint32_t shard, Lesson& lesson);
+  bool GiveUpDonor(std::uint32_t shard, ShardCopy& copy);
   void DropAllBut(const std::vector<std::uint32_t>& shards);
-  void BeginLesson(std::uint32_t shard, const MemberId& donor, RoundId version);
+  void BeginCopy(std::uint32_t shard, const MemberId& donor, RoundId version);
   // Asks the donor for these parts of it: 0 the parameters, 1.. the optimizer's tensors.
-  void Fetch(std::uint32_t shard, Lesson& lesson, std::uint32_t first_part, std::uint32_t end_part);
+  void Fetch(std::uint32_t shard, ShardCopy& copy, std::uint32_t first_part,
+             std::uint32_t end_part);
   void GoOn(std::uint32_t shard);
   void GiveUp(const std::function<bool(std::uint32_t shard)>& unwanted);
-  void GiveUpLessons(const std::vector<std::uint32_t>& but);
+  void GiveUpCopies(const std::vector<std::uint32_t>& but);
   void EndOf(const Want& want, bool ok);
   void TellCopied(std::uint64_t floats);
   void Announce();
@@ -131,18 +132,18 @@ class Holdings {
   Fetcher& fetcher_;
   const Peers& peers_;
   LiveRounds& rounds_;
-  Taking& taking_;
+  ParameterFetch& parameter_fetch_;
 
   std::optional<Generation> newest_;  // with the state
   std::optional<Generation> before_;  // to be read only
   std::optional<Generation> next_;    // that the operation makes
   std::optional<std::uint64_t> op_;
-  bool abandoned_ = false;                   // what the operation makes is of no use
-  std::map<std::uint32_t, Lesson> lessons_;  // by shard
-  std::uint64_t copied_ = 0;                 // floats of other holders, at the newest version
-  std::uint64_t untold_ = 0;                 // of these, since the coordinator heard of it
-  std::optional<msg::Decide> decided_;       // the last one
-  bool acted_ = false;                       // on it
+  bool abandoned_ = false;                     // what the operation makes is of no use
+  std::map<std::uint32_t, ShardCopy> copies_;  // by shard
+  std::uint64_t copied_ = 0;                   // floats of other holders, at the newest version
+  std::uint64_t untold_ = 0;                   // of these, since the coordinator heard of it
+  std::optional<msg::Decide> decided_;         // the last one
+  bool acted_ = false;                         // on it
   std::optional<Gathering> gather_;
   std::optional<std::uint64_t> failed_gather_;
   std::optional<std::pair<RoundId, Attempt>> told_;  // Held

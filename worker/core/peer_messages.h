@@ -64,9 +64,9 @@ struct PassedOn {
   bool operator==(const PassedOn&) const = default;
 };
 
-// From an owner to all members: its shard of this attempt may be fetched or read. From who stands
-// in for an owner: that one's shard. From a holder, as the answer to SumWant: all shards may be
-// fetched. Where sums are passed on: so much may be fetched by this neighbour.
+// Begins the all-gather. From an owner to all members: its shard of this attempt may be fetched or
+// read. From who stands in for an owner: that one's shard. From a holder, as the answer to SumWant:
+// all shards may be fetched. Where sums are passed on: so much may be fetched by this neighbour.
 struct SumReady {
   Term term;
   RoundId round;

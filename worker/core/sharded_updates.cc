@@ -1,9 +1,9 @@
 // Updates with optimizer.replicas: this worker updates the shards that it holds (holdings.h) and
-// takes the parameters of all shards from their holders (taking.h). A worker that is behind takes
-// the newest parameters, and copies the shards that it is to hold.
+// takes the parameters of all shards from their holders (parameter_fetch.h). A worker that is
+// behind takes the newest parameters, and copies the shards that it is to hold.
 #include "base/check.h"
 #include "worker/core/holdings.h"
-#include "worker/core/taking.h"
+#include "worker/core/parameter_fetch.h"
 #include "worker/core/updates.h"
 
 namespace lockstep::worker {
@@ -13,30 +13,31 @@ class ShardedUpdates final : public Updates {
  public:
   explicit ShardedUpdates(const UpdatesContext& with)
       : Updates(with),
-        taking_(with.context, with.buffers, with.fetcher, with.peers),
-        holdings_(with.context, with.buffers, with.fetcher, with.peers, with.rounds, taking_) {}
+        parameter_fetch_(with.context, with.buffers, with.fetcher, with.peers),
+        holdings_(with.context, with.buffers, with.fetcher, with.peers, with.rounds,
+                  parameter_fetch_) {}
 
   RoundId next() const override {
-    return parameters_.catching_up() ? taking_.catch_up()->from : parameters_.next();
+    return parameters_.catching_up() ? parameter_fetch_.catch_up()->from : parameters_.next();
   }
 
   void OnStart(const Plan& plan) override { holdings_.OnStart(plan); }
   void OnHedge(const msg::Hedge& hedge) override {
-    taking_.PassOver(hedge.owner, hedge.round.Next());
+    parameter_fetch_.PassOver(hedge.owner, hedge.round.Next());
   }
   bool OnDecide(const msg::Decide& decide) override { return holdings_.OnDecide(decide); }
   void OnPeerUp(const MemberId& peer) override { holdings_.OnPeerUp(peer); }
-  void OnPeerDown(const MemberId& peer) override { taking_.OnPeerDown(peer); }
+  void OnPeerDown(const MemberId& peer) override { parameter_fetch_.OnPeerDown(peer); }
 
   void OnDropped(const Want& want) override {
-    taking_.OnDropped(want);
+    parameter_fetch_.OnDropped(want);
     holdings_.OnDropped(want);
   }
 
   void OnFetchDone(const Fetcher::Done& done) override {
     const bool parameters =
         done.want.piece.kind == static_cast<std::uint32_t>(PieceKind::kParameters);
-    parameters ? taking_.OnFetchDone(done) : holdings_.OnFetchDone(done);
+    parameters ? parameter_fetch_.OnFetchDone(done) : holdings_.OnFetchDone(done);
   }
 
   bool OnOpDone(const event::OpDone& done) override {
@@ -46,7 +47,7 @@ class ShardedUpdates final : public Updates {
   }
 
   Status OnParametersReady(const MemberId& peer, const ParametersReady& ready) override {
-    return taking_.OnReady(peer, ready);
+    return parameter_fetch_.OnReady(peer, ready);
   }
 
   void Advance() override {
@@ -57,9 +58,9 @@ class ShardedUpdates final : public Updates {
 
   void BeginCatchUp(const msg::CatchUp& order) override {
     holdings_.Drop();
-    taking_.BeginCatchUp(order);
+    parameter_fetch_.BeginCatchUp(order);
   }
-  void CatchUpFrom(RoundId round) override { taking_.FollowFrom(round); }
+  void CatchUpFrom(RoundId round) override { parameter_fetch_.FollowFrom(round); }
 
   void BeginCheckpoint(const msg::Commit& commit) override {
     if (const auto op = with_.upload.OnGather(commit)) holdings_.Gather(commit.round.Next(), *op);
@@ -73,18 +74,18 @@ class ShardedUpdates final : public Updates {
   }
 
   void CheckCheapInvariants() const override {
-    LOCKSTEP_CHECK(parameters_.catching_up() == taking_.catch_up().has_value(),
+    LOCKSTEP_CHECK(parameters_.catching_up() == parameter_fetch_.catch_up().has_value(),
                    "a worker that catches up has no order to, or the other way round");
   }
 
   void CheckInvariants() const override {
-    taking_.CheckInvariants();
+    parameter_fetch_.CheckInvariants();
     holdings_.CheckInvariants();
   }
 
  protected:
-  std::uint32_t order() const override { return taking_.order(); }
-  void EndCatchUp() override { taking_.EndCatchUp(); }
+  std::uint32_t order() const override { return parameter_fetch_.order(); }
+  void EndCatchUp() override { parameter_fetch_.EndCatchUp(); }
 
  private:
   // The newest version that this worker knows the commits of. A version that was begun and cannot
@@ -92,39 +93,40 @@ class ShardedUpdates final : public Updates {
   void TakeIfPossible() {
     if (!parameters_.follows()) return;
     const RoundId least =
-        parameters_.catching_up() ? taking_.catch_up()->least : parameters_.next().Next();
+        parameters_.catching_up() ? parameter_fetch_.catch_up()->least : parameters_.next().Next();
     // Holders may be quicker to tell than the coordinator.
-    const auto known = [&](const Taking::Version& version) {
+    const auto known = [&](const ParameterFetch::Version& version) {
       if (version.next > rounds_.expected()) return false;
       if (parameters_.catching_up() && version.next == least) return true;
       const RoundSums* sums = rounds_.SumsOf(RoundId(version.next.value - 1));
       return sums != nullptr && sums->commit().attempt == version.attempt;
     };
-    if (taking_.active()) {
-      const bool newer = taking_.Stuck() && taking_.Newest(taking_.version().next.Next(), known);
-      if (!newer && !taking_.giving_up()) return taking_.Update();
-      if (!taking_.GiveUp()) return;
+    if (parameter_fetch_.active()) {
+      const bool newer = parameter_fetch_.Stuck() &&
+                         parameter_fetch_.Newest(parameter_fetch_.version().next.Next(), known);
+      if (!newer && !parameter_fetch_.giving_up()) return parameter_fetch_.Update();
+      if (!parameter_fetch_.GiveUp()) return;
     }
     const bool quiet = !own_.UsesParameters() && !with_.evaluation.ReadsState() &&
                        !with_.evaluation.WaitsForSnapshot() && !with_.upload.ReadsState();
     if (!quiet && !parameters_.update()) return;
-    const auto version = taking_.Newest(least, known);
+    const auto version = parameter_fetch_.Newest(least, known);
     if (!version) return;
     if (parameters_.update()) parameters_.EndUpdate();
     const std::uint64_t op = context_.NewOp();
     parameters_.BeginUpdate(op, RoundId(version->next.value - 1), version->attempt);
-    taking_.Begin(*version, op);
-    taking_.Update();
+    parameter_fetch_.Begin(*version, op);
+    parameter_fetch_.Update();
   }
 
   // What was read in place may have changed under the pass: then it is taken anew.
   void OnTaken(const event::OpDone& done) {
-    const Taking::Version taken = taking_.version();
-    if (!taking_.OnTaken(done)) return;
+    const ParameterFetch::Version taken = parameter_fetch_.version();
+    if (!parameter_fetch_.OnTaken(done)) return;
     if (parameters_.EndUpdate().abandoned) return;
     if (parameters_.catching_up()) {
-      const std::uint32_t order = taking_.catch_up()->order;
-      taking_.EndCatchUp();
+      const std::uint32_t order = parameter_fetch_.catch_up()->order;
+      parameter_fetch_.EndCatchUp();
       parameters_.BecomeLevel(taken.next, taken.attempt);
       context_.Tell(msg::Level{parameters_.newest()->round, order});
       return;
@@ -135,7 +137,7 @@ class ShardedUpdates final : public Updates {
     TellApplied(sums->commit(), done.digest);
   }
 
-  Taking taking_;
+  ParameterFetch parameter_fetch_;
   Holdings holdings_;
 };
 

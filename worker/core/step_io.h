@@ -302,7 +302,7 @@ struct ReduceInput {
 };
 // out[i] = sum over the inputs, in order, of weight * input[i], for i in the slices; with `norms`
 // also each grain's sum of squares, at Layout::NormsOf(slice). The slices are of parameters; inputs
-// and sums lie as Layout has them.
+// and sums lie as Layout has them. This is an owner's part of the reduce-scatter.
 struct Reduce {
   std::uint64_t op = 0;
   RoundId round;

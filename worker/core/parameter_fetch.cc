@@ -1,4 +1,4 @@
-#include "worker/core/taking.h"
+#include "worker/core/parameter_fetch.h"
 
 #include <algorithm>
 #include <functional>
@@ -18,7 +18,7 @@ bool OfParameters(const Want& want) { return want.piece.kind == kParametersKind;
 
 // --- who has what
 
-Status Taking::OnReady(const MemberId& peer, const ParametersReady& ready) {
+Status ParameterFetch::OnReady(const MemberId& peer, const ParametersReady& ready) {
   const bool ascending =
       std::ranges::adjacent_find(ready.shards, std::greater_equal()) == ready.shards.end();
   if (ready.buffer >= kSumBuffers || ready.generation == 0 || ready.version >= kMaxRounds ||
@@ -30,17 +30,17 @@ Status Taking::OnReady(const MemberId& peer, const ParametersReady& ready) {
   return {};
 }
 
-const ParametersReady* Taking::Heard(const MemberId& holder) const {
+const ParametersReady* ParameterFetch::Heard(const MemberId& holder) const {
   const auto at = heard_.find(holder);
   return at == heard_.end() ? nullptr : &at->second;
 }
 
-void Taking::Forget(const MemberId& holder, RoundId version) {
+void ParameterFetch::Forget(const MemberId& holder, RoundId version) {
   const auto at = heard_.find(holder);
   if (at != heard_.end() && at->second.version == version.value) heard_.erase(at);
 }
 
-void Taking::PassOver(const MemberId& holder, RoundId version) {
+void ParameterFetch::PassOver(const MemberId& holder, RoundId version) {
   Silent& silent = silent_[holder];
   silent.upto = version;
   ++silent.times;
@@ -56,18 +56,18 @@ void Taking::PassOver(const MemberId& holder, RoundId version) {
   for (const Want& want : fetcher_.Cancel(unwanted)) asked_.Remove(want.to.range);
 }
 
-std::uint32_t Taking::Silence(const MemberId& holder, RoundId version) const {
+std::uint32_t ParameterFetch::Silence(const MemberId& holder, RoundId version) const {
   const auto at = silent_.find(holder);
   return at == silent_.end() || version > at->second.upto ? 0 : at->second.times;
 }
 
 // What lies in the memory of one that is gone is as good, while it is mapped.
-void Taking::OnPeerDown(const MemberId& peer) {
+void ParameterFetch::OnPeerDown(const MemberId& peer) {
   if (!peers_.Mapped(peer)) heard_.erase(peer);
   silent_.erase(peer);
 }
 
-std::optional<MemberId> Taking::SourceOf(std::uint32_t shard, std::uint64_t version) const {
+std::optional<MemberId> ParameterFetch::SourceOf(std::uint32_t shard, std::uint64_t version) const {
   std::optional<MemberId> mapped;
   std::optional<MemberId> reached;
   std::uint32_t silence = 0;
@@ -86,7 +86,7 @@ std::optional<MemberId> Taking::SourceOf(std::uint32_t shard, std::uint64_t vers
   return mapped ? mapped : reached;
 }
 
-std::optional<Taking::Version> Taking::Newest(
+std::optional<ParameterFetch::Version> ParameterFetch::Newest(
     RoundId least, const std::function<bool(const Version&)>& known) const {
   std::optional<Version> newest;
   for (const auto& [holder, ready] : heard_) {
@@ -103,7 +103,7 @@ std::optional<Taking::Version> Taking::Newest(
 
 // --- taking a version
 
-void Taking::Begin(const Version& version, std::uint64_t op) {
+void ParameterFetch::Begin(const Version& version, std::uint64_t op) {
   LOCKSTEP_CHECK(!op_ && asked_.empty(), "I4: parameters are taken while others may land");
   std::erase_if(heard_, [&](const auto& entry) {
     return entry.first != context_.config.self && !peers_.Up(entry.first) &&
@@ -116,7 +116,7 @@ void Taking::Begin(const Version& version, std::uint64_t op) {
   have_ = {};
 }
 
-bool Taking::Stuck() const {
+bool ParameterFetch::Stuck() const {
   if (!op_ || emitted_) return false;
   for (std::uint32_t s = 0; s < context_.config.shards; ++s) {
     if (SourceOf(s, version_.next.value)) continue;
@@ -127,7 +127,7 @@ bool Taking::Stuck() const {
   return false;
 }
 
-bool Taking::GiveUp() {
+bool ParameterFetch::GiveUp() {
   LOCKSTEP_CHECK(op_ && !emitted_, "what is being copied is given up");
   giving_up_ = true;
   for (const Want& want : fetcher_.Cancel(OfParameters)) asked_.Remove(want.to.range);
@@ -138,7 +138,7 @@ bool Taking::GiveUp() {
 
 // What is mapped is copied last, in one pass, when all that is fetched has come: a source may be
 // lost until then, and another one be taken.
-void Taking::Update() {
+void ParameterFetch::Update() {
   if (!op_ || emitted_ || giving_up_) return;
   bool fetching = false;
   for (std::uint32_t s = 0; s < context_.config.shards; ++s) {
@@ -163,7 +163,7 @@ void Taking::Update() {
   if (!fetching && asked_.empty()) Emit();
 }
 
-void Taking::Emit() {
+void ParameterFetch::Emit() {
   action::TakeParameters take;
   take.op = *op_;
   take.round = RoundId(version_.next.value - 1);
@@ -192,7 +192,7 @@ void Taking::Emit() {
 
 // A holder that has it no longer has a newer version, or will say what it has; one that went may be
 // replaced.
-void Taking::OnFetchDone(const Fetcher::Done& done) {
+void ParameterFetch::OnFetchDone(const Fetcher::Done& done) {
   asked_.Remove(done.want.to.range);
   if (done.ok) {
     have_.Merge(done.want.to.range);
@@ -202,11 +202,11 @@ void Taking::OnFetchDone(const Fetcher::Done& done) {
   if (op_ && catch_up_) context_.Tell(msg::Copied{catch_up_->order, have_.positions()});
 }
 
-void Taking::OnDropped(const Want& want) {
+void ParameterFetch::OnDropped(const Want& want) {
   if (OfParameters(want)) asked_.Remove(want.to.range);
 }
 
-bool Taking::OnTaken(const event::OpDone& done) {
+bool ParameterFetch::OnTaken(const event::OpDone& done) {
   LOCKSTEP_CHECK(op_ == done.op && emitted_, "parameters were taken that are not");
   op_.reset();
   if (!done.torn) return true;
@@ -219,12 +219,12 @@ bool Taking::OnTaken(const event::OpDone& done) {
 
 // --- catching up
 
-void Taking::BeginCatchUp(const msg::CatchUp& order) {
+void ParameterFetch::BeginCatchUp(const msg::CatchUp& order) {
   order_ = order.order;
   catch_up_ = CatchUp{order.open_round, order.open_round, order.order};
 }
 
-void Taking::CheckInvariants() const {
+void ParameterFetch::CheckInvariants() const {
   LOCKSTEP_CHECK(op_ || asked_.empty(), "I4: parameters may land that nobody waits for");
   LOCKSTEP_CHECK(!emitted_ || asked_.empty(), "I4: parameters may land behind the last copy");
 }

@@ -1,4 +1,5 @@
-// With optimizer.replicas: the parameters of all shards are taken from those who hold them.
+// With optimizer.replicas (ZeRO-1): fetches the parameters of all shards from those who hold them,
+// which is the all-gather behind an update.
 //
 // A version counts applied rounds: version v is the state before round v. Holders say which version
 // of which shards they have (ParametersReady); a version is there once all shards are, of one
@@ -24,7 +25,7 @@
 
 namespace lockstep::worker {
 
-class Taking {
+class ParameterFetch {
  public:
   struct Version {
     RoundId next;     // the first round that is not in it
@@ -32,7 +33,7 @@ class Taking {
     bool operator==(const Version&) const = default;
   };
 
-  Taking(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers)
+  ParameterFetch(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers)
       : context_(context), buffers_(buffers), fetcher_(fetcher), peers_(peers) {}
 
   // An error: the peer said what cannot be.

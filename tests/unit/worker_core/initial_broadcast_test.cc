@@ -6,9 +6,9 @@ namespace {
 
 constexpr std::uint64_t kBytes = 4096 * sizeof(float);
 
-class GivingTest : public MachineTest {
+class InitialBroadcastTest : public MachineTest {
  protected:
-  GivingTest() : MachineTest(4096, SmallChunks()) {}
+  InitialBroadcastTest() : MachineTest(4096, SmallChunks()) {}
   static MachineConfig SmallChunks() {
     MachineConfig config = Config();
     config.chunk_bytes = 1000;
@@ -28,7 +28,7 @@ class GivingTest : public MachineTest {
   }
 };
 
-TEST_F(GivingTest, ItsOwnAreDrawnOnceAndGivenAsFarAsIsAllowed) {
+TEST_F(InitialBroadcastTest, ItsOwnAreDrawnOnceAndGivenAsFarAsIsAllowed) {
   Do(event::PeerUp{kPeer, "test"});
   Tell(msg::GiveParameters{1, 2500});
   EXPECT_TRUE(Initializes(true));
@@ -41,7 +41,7 @@ TEST_F(GivingTest, ItsOwnAreDrawnOnceAndGivenAsFarAsIsAllowed) {
   EXPECT_TRUE(All<action::InitializeState>().empty()) << "they are there";
 }
 
-TEST_F(GivingTest, NoMoreIsUnderWayThanAWindow) {
+TEST_F(InitialBroadcastTest, NoMoreIsUnderWayThanAWindow) {
   Do(event::PeerUp{kPeer, "test"});
   Tell(msg::GiveParameters{1, kBytes});
   EXPECT_EQ(Given(), (Chunks{{0, 1000}, {1000, 1000}, {2000, 1000}, {3000, 1000}}));
@@ -51,7 +51,7 @@ TEST_F(GivingTest, NoMoreIsUnderWayThanAWindow) {
   EXPECT_EQ(Given(), (Chunks{{0, 1000}})) << "those of the giving before have to leave, too";
 }
 
-TEST_F(GivingTest, WhoTakesThemBeginsWithThem) {
+TEST_F(InitialBroadcastTest, WhoTakesThemBeginsWithThem) {
   Do(event::PeerUp{kPeer, "test"});
   Tell(msg::StateChunk{RoundId(0), 0, 0, true, std::vector<std::byte>(kBytes)});
   EXPECT_EQ(All<action::StoreState>().size(), 1u);
@@ -61,7 +61,7 @@ TEST_F(GivingTest, WhoTakesThemBeginsWithThem) {
   EXPECT_TRUE(Initializes(false));
 }
 
-TEST_F(GivingTest, AnothersBeginAnewAndTheOwnWriteOverThem) {
+TEST_F(InitialBroadcastTest, AnothersBeginAnewAndTheOwnWriteOverThem) {
   Do(event::PeerUp{kPeer, "test"});
   Tell(msg::StateChunk{RoundId(0), 0, 0, false, std::vector<std::byte>(400)});
   Tell(msg::StateChunk{RoundId(0), 0, 0, false, std::vector<std::byte>(800)});
@@ -72,7 +72,7 @@ TEST_F(GivingTest, AnothersBeginAnewAndTheOwnWriteOverThem) {
   EXPECT_TRUE(Given().empty());
 }
 
-TEST_F(GivingTest, InTheFirstRoundTheyAreGivenAgainUntilItIsCommitted) {
+TEST_F(InitialBroadcastTest, InTheFirstRoundTheyAreGivenAgainUntilItIsCommitted) {
   Do(event::PeerUp{kPeer, "test"});
   Tell(msg::StateChunk{RoundId(0), 0, 0, true, std::vector<std::byte>(kBytes)});
   Tell(StartOf(MakePlan(0, 1)));

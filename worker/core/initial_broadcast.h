@@ -1,5 +1,5 @@
-// Where each worker of a new job comes with parameters of its own: those of this one are to be
-// everybody's (msg::GiveParameters).
+// Sends this worker's parameters to the whole job, where each worker of a new job comes with its
+// own and the coordinator has chosen these (msg::GiveParameters).
 //
 // In: what the coordinator allows, chunks that have left. Out: InitializeState, before the start,
 // and GiveChunk in order, at most a window of them under way.
@@ -11,9 +11,9 @@
 
 namespace lockstep::worker {
 
-class Giving {
+class InitialBroadcast {
  public:
-  explicit Giving(Context& context) : context_(context) {}
+  explicit InitialBroadcast(Context& context) : context_(context) {}
 
   // `started`: the parameters are there.
   void OnGive(const msg::GiveParameters& give, bool started);
@@ -30,7 +30,7 @@ class Giving {
   std::uint32_t giving_ = 0;
   std::uint64_t upto_ = 0;              // bytes
   std::uint64_t given_ = 0;             // given_ <= upto_
-  std::uint32_t chunks_under_way_ = 0;  // also of a giving before
+  std::uint32_t chunks_under_way_ = 0;  // also of a broadcast before
 };
 
 }  // namespace lockstep::worker
