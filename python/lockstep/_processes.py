@@ -11,260 +11,33 @@ How they start is for multiprocessing to say, as with torch's own DataLoader. A 
 sockets; where another job of this process has them already, it is 'forkserver' instead, unless the script has asked for 'fork'.
 """
 
-import fcntl
 import math
 import multiprocessing
 import os
 import pickle
-import resource
 import select
 import signal
 import socket
-import stat
-import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-import torch
-import torch.multiprocessing  # shares tensors of a dataset with processes that are not forked
 from torch.utils.data import DataLoader
 
 from lockstep import _session
 from lockstep._ahead import Guess
 from lockstep._errors import JobFailed, UsageError
-from lockstep._packed import pack, unpack
-from lockstep._samples import EVALUATION, Call, Samples, seed_all, seed_of
+from lockstep._loader_process import OF_THE_GROUP, START, Carried, Error, Unsendable, main
+from lockstep._packed import unpack
+from lockstep._samples import Call, Samples
 
-_START = 0  # the ticket of the first answer: it is ready, or why it is not
 _MOST_AT_ONCE = 1024  # samples that one message asks for
-_MOST_FILES = 65536
 _END_S = 2.0  # for what a process is in the middle of, at the end
 _PIECES = 4  # of a process's part of a round, at most, where runs are short
 _NAME = "lockstep loader"
-_OF_THE_GROUP = (signal.SIGINT, signal.SIGTERM)  # signals that loader processes do not heed
-
-
-# --- in a loader process
-
-
-class _Error:
-    """An exception on its way, as itself where it can be pickled."""
-
-    def __init__(self, error: BaseException, where: str) -> None:
-        self._text = f"\n\n{where}:\n" + "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        self._line = f"{type(error).__name__}: {error}"
-        try:
-            self._pickled = pickle.dumps(error)
-            pickle.loads(self._pickled)
-        except Exception:
-            self._pickled = b""
-
-    def get(self) -> Exception:
-        error: Exception = RuntimeError(self._line)
-        try:
-            itself = pickle.loads(self._pickled)
-        except Exception:
-            itself = None
-        if isinstance(itself, Exception):  # and not one that would end the script, as SystemExit
-            error = itself
-        error.__cause__ = _Original(self._text)
-        return error
-
-
-class _Original(Exception):
-    """The traceback of a loader process, for the eyes."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class _Unsendable(Exception):
-    pass
-
-
-class _Carried:
-    """Something of the script, for a process that may be of another interpreter; unpickled where it can be said what is wrong."""
-
-    def __init__(self, what: str, value: Any) -> None:
-        self._what, self._value, self._pickled = what, value, b""
-
-    def __reduce__(self) -> Any:
-        try:
-            return _Carried._received, (self._what, bytes(ForkingPickler.dumps(self._value)))
-        except Exception as error:
-            raise _Unsendable(f"the {self._what} cannot be sent to loader processes ({error})") from error
-
-    @staticmethod
-    def _received(what: str, pickled: bytes) -> "_Carried":
-        carried = _Carried(what, None)
-        carried._pickled = pickled
-        return carried
-
-    def get(self) -> Any:
-        return pickle.loads(self._pickled) if self._pickled else self._value
-
-
-def _own_positions() -> None:
-    """A forked process shares the position of each open file with all others: reopens those that are read, where they are."""
-    for name in os.listdir("/proc/self/fd"):
-        file = int(name)
-        try:
-            if file <= 2 or not stat.S_ISREG(os.fstat(file).st_mode):
-                continue
-            if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY:
-                continue
-            again = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # closed, or one that may not be opened any more
-            continue
-        try:
-            os.lseek(again, os.lseek(file, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(again, file, inheritable=os.get_inheritable(file))
-        except OSError:  # one without positions
-            pass
-        finally:
-            os.close(again)
-
-
-def _end_with(trainer: int, link: socket.socket) -> None:
-    """Ends this process with the training process, whatever it is doing."""
-    poll = select.poll()
-    try:
-        poll.register(os.pidfd_open(trainer), select.POLLIN)
-    except ProcessLookupError:
-        os._exit(1)
-    except OSError:  # a kernel that has no such thing
-        poll.register(link, 0)
-    poll.poll()
-    os._exit(1)
-
-
-class _Reader:
-    """What a loader process does: the piece that is urgent, else the one that was asked for first."""
-
-    def __init__(self, link: socket.socket, name: str, samples: Samples) -> None:
-        self._link, self._name, self._samples = link, name, samples
-        self._asked: dict[int, tuple[int, list[tuple[Call, tuple[int, ...]]]]] = {}
-        self._urgent: dict[int, None] = {}  # in order
-        self._message = bytearray(1 << 18)  # more than a socket takes
-
-    def run(self) -> None:
-        while self._listen(wait=not self._asked):
-            if not self._asked:
-                continue
-            ticket = next(iter(self._urgent or self._asked))
-            self._urgent.pop(ticket, None)
-            seed, calls = self._asked.pop(ticket)
-            answer(self._link, ticket, self._read(seed, calls))
-
-    def _listen(self, *, wait: bool) -> bool:
-        """Takes the messages that are there. False: the training process wants nothing any more."""
-        while True:
-            try:
-                size = self._link.recv_into(self._message, 0, 0 if wait else socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return True
-            except ConnectionError:
-                return False
-            if size == 0:
-                return False
-            wait = False
-            what, ticket, *more = pickle.loads(memoryview(self._message)[:size])
-            if what == "read":
-                urgent, seed, calls = more
-                self._asked[ticket] = seed, calls
-                if urgent:
-                    self._urgent[ticket] = None
-            elif what == "first" and ticket in self._asked:
-                self._urgent[ticket] = None
-            elif what == "drop":
-                self._asked.pop(ticket, None)
-                self._urgent.pop(ticket, None)
-
-    def _read(self, seed: int, calls: list[tuple[Call, tuple[int, ...]]]) -> tuple[list[list[Any]], _Error | None]:
-        """What there is of each call, up to the first that fails."""
-        results: list[list[Any]] = []
-        for call, samples in calls:
-            try:
-                values = self._samples.read(seed, call, samples)
-                if len(values) != len(samples):
-                    raise RuntimeError(f"__getitems__ returned {len(values)} samples for {len(samples)} indices")
-            except BaseException as error:
-                one = f"sample {samples[0]}" if len(samples) == 1 else f"samples {', '.join(map(str, samples))}"
-                at = f"position {call.first}" if len(samples) == 1 else f"positions {call.first} to {call.end - 1}"
-                of = "the evaluation" if call.epoch == EVALUATION else f"epoch {call.epoch}"
-                return results, _Error(error, f"In {self._name}, {one} ({at} of {of})")
-            results.append(values)
-        return results, None
-
-
-def answer(link: socket.socket, ticket: int, value: Any) -> None:
-    try:
-        file = pack(value)
-    except Exception as error:  # samples that cannot be pickled
-        where = "What the dataset returns cannot be sent to the training process (num_workers=0 reads it there)"
-        file = pack(([], _Error(error, where)))
-    try:
-        socket.send_fds(link, [ticket.to_bytes(8, "little")], [file])
-    except ConnectionError:  # it has gone; the next look at the socket says so
-        pass
-    finally:
-        os.close(file)
-
-
-def _main(
-    *,
-    link: socket.socket,
-    others: list[socket.socket],
-    forked: bool,
-    trainer: int,
-    place: tuple[int, int, int],
-    dataset: _Carried,
-    init: _Carried,
-) -> None:
-    """A loader process. `others`: ends of the sockets that a fork has copied. `place`: number, how many, seed."""
-    # Terminals and launchers send them to the whole process group, and the training process needs samples until the job has ended
-    # in good order; then it ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # not ignored, which programs that the dataset starts would inherit
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_THE_GROUP)
-    for other in others:
-        other.close()
-    if forked:
-        _own_positions()
-    # As many files may be on their way to training processes.
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, min(most, _MOST_FILES)), most))
-    threading.Thread(target=_end_with, args=(trainer, link), daemon=True).start()
-    torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork
-    number, count, seed = place
-    name = f"loader process {number}"
-    try:
-        of_script, function = dataset.get(), init.get()
-    except Exception as error:
-        answer(link, _START, f"{type(error).__name__}: {error}")
-        return
-    try:
-        seed = seed_of(seed, -1, number)
-        worker = torch.utils.data._utils.worker
-        worker._worker_info = worker.WorkerInfo(id=number, num_workers=count, seed=seed, dataset=of_script)
-        seed_all(seed)
-        if function is not None:
-            function(number)
-        samples = Samples(worker._worker_info.dataset)
-    except BaseException as error:
-        answer(link, _START, _Error(error, f"In {name}, before its first sample"))
-        return
-    answer(link, _START, None)
-    _Reader(link, name, samples).run()
-
-
-# --- in the training process
 
 _links: set[socket.socket] = set()  # of all loader processes; a fork copies them, and a socket has its end with its last copy
 
@@ -298,7 +71,7 @@ class _Read:
 @dataclass
 class _Failed:
     samples: tuple[int, ...]
-    error: _Error
+    error: Error
 
 
 class _Died(JobFailed):
@@ -323,7 +96,7 @@ class Processes:
         self._known: dict[Call, _Piece | _Read | _Failed] = {}
         self._ahead_now = 0  # samples that are read: of all that is known, in sum
         self._pieces: dict[int, _Piece] = {}
-        self._tickets = _START
+        self._tickets = START
         self._seed = seed
         self._ahead: Guess | None = None
         self._processes: list[_Process] = []
@@ -408,7 +181,7 @@ class Processes:
         )
         count = loader.num_workers
         links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
-        dataset, init = _Carried("dataset", loader.dataset), _Carried("worker_init_fn", loader.worker_init_fn)
+        dataset, init = Carried("dataset", loader.dataset), Carried("worker_init_fn", loader.worker_init_fn)
         ends = [end for pair in links for end in pair]
         _links.update(mine for mine, _ in links)
         resource_tracker.ensure_running()  # it would unblock what is blocked here
@@ -416,7 +189,7 @@ class Processes:
             forked = method == "fork"
             others = [end for end in {*ends, *_links} if end is not its] if forked else []
             process = context.Process(
-                target=_main,
+                target=main,
                 kwargs={
                     "link": its,
                     "others": others,
@@ -431,10 +204,10 @@ class Processes:
             )
             mine.setblocking(False)
             # Ctrl-C before a new process ignores it would be a traceback of each.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_GROUP)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_GROUP)
             try:
                 process.start()
-            except _Unsendable as error:
+            except Unsendable as error:
                 raise UsageError(f"{error}, {advice}") from None
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -449,7 +222,7 @@ class Processes:
             except JobFailed as error:
                 raise UsageError(f"{error}, before its first sample; what it has said of that is above") from None
             for number, ticket, value in answers:
-                assert ticket == _START
+                assert ticket == START
                 begun.add(number)
                 if isinstance(value, str):
                     raise UsageError(f"a loader process has no use for what it was sent ({value}), {advice}")
@@ -591,7 +364,7 @@ class Processes:
             if not files:
                 raise JobFailed("no file descriptor is free for what a loader process has read (ulimit -n)")
             ticket = int.from_bytes(head, "little")
-            if ticket != _START and ticket not in self._pieces:  # was dropped meanwhile
+            if ticket != START and ticket not in self._pieces:  # was dropped meanwhile
                 os.close(files[0])
                 continue
             answers.append((number, ticket, unpack(files[0])))

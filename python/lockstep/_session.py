@@ -1,7 +1,4 @@
-"""A worker's session: lockstep.h in Python's terms, without any library but ctypes.
-
-The layouts below are those of lockstep.h, version ABI; the library refuses structures of another size.
-"""
+"""A worker's session: lockstep.h in Python's terms, without any library but ctypes."""
 
 import ctypes
 import enum
@@ -9,177 +6,14 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_float, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from lockstep import _hung, _place
+from lockstep import _abi, _hung
 from lockstep._errors import UsageError, end_with_one_line, of_status
 
-ABI = 11
-
-_DLPACK = b"dltensor"  # the capsule refers to it
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for a coordinator
-
-
-class _JoinOptions(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("coordinator", c_char_p),
-        ("secret_file", c_char_p),
-        ("data_host", c_char_p),
-        ("settings", c_char_p),
-        ("slowdowns", c_char_p),
-        ("wanted", c_int64),
-        ("connect_timeout_s", c_double),
-        ("device", c_char_p),
-        ("end_when_hung", c_int32),
-        ("hung_signal", c_int32),
-    ]
-
-
-class _Group(ctypes.Structure):
-    _fields_ = [("lr_factor", c_double), ("weight_decay", c_double), ("momentum", c_double)]
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = [
-        ("name", c_char_p),
-        ("shape", ctypes.POINTER(c_uint64)),
-        ("dimensions", c_size_t),
-        ("group", ctypes.POINTER(_Group)),
-    ]
-
-
-class _Job(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("parameter_count", c_uint64),
-        ("blocks", ctypes.POINTER(c_uint64)),
-        ("finish_order", ctypes.POINTER(c_uint32)),
-        ("block_count", c_size_t),
-        ("tensors", ctypes.POINTER(_Tensor)),
-        ("tensor_count", c_size_t),
-        ("initial", c_void_p),
-        ("dataset_digest", c_char_p),
-        ("train_samples", c_uint64),
-        ("test_samples", c_uint64),
-        ("makes_updates", c_int32),
-        ("state_tensors", c_uint32),
-        ("max_run_samples", c_uint64),
-        ("max_run_units", c_uint32),
-        ("own_parameters", c_int32),
-    ]
-
-
-class _Range(ctypes.Structure):
-    _fields_ = [("first", c_uint64), ("end", c_uint64)]
-
-
-class _Metric(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("reduction", c_int32), ("value", c_double)]
-
-
-class _Work(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("kind", c_int32),
-        ("epoch", c_uint32),
-        ("round", c_uint64),
-        ("ranges", ctypes.POINTER(_Range)),
-        ("range_count", c_size_t),
-        ("samples", ctypes.POINTER(c_uint32)),
-        ("sample_count", c_size_t),
-        ("units", c_uint32),
-        ("parameters_version", c_uint32),
-        ("parameters", c_void_p),
-        ("gradient", c_void_p),
-        ("device", c_int32),
-        ("evaluate", _Range),
-        ("reason", c_char_p),
-        ("failed", c_int32),
-        ("unfit", c_int32),
-        ("left", c_int32),
-        ("early", c_int32),
-        ("final_parameters", c_int32),
-        ("params_digest", c_char_p),
-        ("not_final", c_char_p),
-        ("update", c_void_p),
-        ("state", c_void_p),
-        ("learning_rate", c_float),
-        ("fraction", c_float),
-        ("update_samples", c_uint64),
-        ("steps", c_uint64),
-        ("has_counted", c_int32),
-        ("counted_epoch", c_uint32),
-        ("counted_round", c_uint64),
-        ("counted_samples", c_uint64),
-        ("counted_loss", c_double),
-        ("metrics", ctypes.POINTER(_Metric)),
-        ("metric_count", c_size_t),
-        ("policy", c_char_p),
-        ("slow_workers", ctypes.POINTER(c_uint64)),
-        ("slow_worker_count", c_size_t),
-        ("schedule_position", c_double),
-        ("tells_final", c_int32),
-    ]
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(_place.library()))
-    library.lockstep_abi_version.restype = c_uint32
-    if library.lockstep_abi_version() != ABI:
-        raise UsageError(
-            f"{_place.library()} has version {library.lockstep_abi_version()} of the interface, this package speaks {ABI}"
-        )
-    session = c_void_p
-    for name, result, arguments in (
-        ("version", c_char_p, []),
-        ("error", c_char_p, []),
-        ("log", c_int32, [c_char_p, c_char_p]),
-        ("join", c_int32, [ctypes.POINTER(_JoinOptions), ctypes.POINTER(c_void_p)]),
-        ("end", None, [session]),
-        ("worker", c_uint32, [session]),
-        ("incarnation", c_uint32, [session]),
-        ("workers", c_uint32, [session]),
-        ("config", c_char_p, [session]),
-        ("begin", c_int32, [session, ctypes.POINTER(_Job)]),
-        ("next", c_int32, [session, c_double, ctypes.POINTER(_Work)]),
-        ("block_final", None, [session, c_uint32]),
-        ("block_final_after", c_int32, [session, c_uint32, c_void_p]),
-        ("await", c_int32, [session, c_void_p]),
-        ("log_metric", c_int32, [session, c_char_p, c_int32, c_double, c_uint64]),
-        ("note_reading", None, [session, c_double, c_int64]),
-        ("done", c_int32, [session, c_uint64, c_double]),
-        ("done_weighted", c_int32, [session, c_uint64, c_uint64, c_double]),
-        ("evaluation_done", None, [session, c_double, c_uint64]),
-        ("update_done", None, [session]),
-        ("cancelled", c_int32, [session]),
-        ("interrupt", None, [session, c_char_p]),
-        ("stop", c_int32, [session, c_char_p]),
-        ("away", c_int32, [session, c_double, c_char_p]),
-        ("back", c_int32, [session]),
-        ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
-        ("keep_tensor", c_int32, [session, c_void_p, c_uint64, ctypes.POINTER(c_void_p)]),
-        ("release", None, [c_void_p]),
-    ):
-        function = getattr(library, f"lockstep_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-def _check(status: int) -> None:
-    if status != 0:
-        raise of_status(status, _text(_library().lockstep_error()))
-
-
-def _capsule(tensor: c_void_p) -> Any:
-    """Of a DLManagedTensor, as the Python side of DLPack has it: who takes it over renames it, and calls its deleter later."""
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
-    return new(tensor, _DLPACK, None)
 
 
 def _check_address(address: int) -> None:
@@ -187,26 +21,18 @@ def _check_address(address: int) -> None:
         raise UsageError("there is nothing at address 0: this work has no such values")
 
 
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
-
-
-def _bytes(value: str | None) -> bytes | None:
-    return None if value is None else value.encode()
-
-
-def _counted(work: _Work) -> "Counted":
-    metrics = tuple((_text(m.name), Reduction(m.reduction), m.value) for m in work.metrics[: work.metric_count])
+def _counted(work: _abi.Work) -> "Counted":
+    metrics = tuple((_abi.text(m.name), Reduction(m.reduction), m.value) for m in work.metrics[: work.metric_count])
     slow = tuple(work.slow_workers[: work.slow_worker_count])
     return Counted(
-        work.counted_round, work.counted_epoch, work.counted_samples, work.counted_loss, metrics, _text(work.policy), slow
+        work.counted_round, work.counted_epoch, work.counted_samples, work.counted_loss, metrics, _abi.text(work.policy), slow
     )
 
 
-def _join(options: _JoinOptions) -> c_void_p:
+def _join(options: _abi.JoinOptions) -> c_void_p:
     """In a thread of its own, for it waits long for a coordinator that is not there, and Ctrl-C is the main thread's."""
     handle = c_void_p()
-    library = _library()
+    library = _abi.library()
     failed: list[tuple[int, str]] = []
     lock = threading.Lock()  # who has the handle in the end
     given_up = finished = False
@@ -215,7 +41,7 @@ def _join(options: _JoinOptions) -> c_void_p:
         nonlocal finished
         status = library.lockstep_join(ctypes.byref(options), ctypes.byref(handle))
         if status != 0:
-            failed.append((status, _text(library.lockstep_error())))
+            failed.append((status, _abi.text(library.lockstep_error())))
         with lock:
             finished = True
             if given_up:
@@ -247,12 +73,12 @@ def any_open() -> bool:
 
 def version() -> str:
     """Of the library: "0.1.0"."""
-    return _text(_library().lockstep_version())
+    return _abi.text(_abi.library().lockstep_version())
 
 
 def log(name: str, level: str) -> None:
     """The library's own log lines, on standard error: whose they are and the least level that is shown."""
-    _check(_library().lockstep_log(name.encode(), level.encode()))
+    _abi.check(_abi.library().lockstep_log(name.encode(), level.encode()))
 
 
 class Kind(enum.IntEnum):
@@ -302,8 +128,8 @@ class Group:
     weight_decay: float | None = None
     momentum: float | None = None
 
-    def _fields(self) -> _Group:
-        return _Group(self.lr_factor, *(-1.0 if value is None else value for value in (self.weight_decay, self.momentum)))
+    def _fields(self) -> _abi.Group:
+        return _abi.Group(self.lr_factor, *(-1.0 if value is None else value for value in (self.weight_decay, self.momentum)))
 
 
 @dataclass(frozen=True)
@@ -427,30 +253,30 @@ class Session:
         self._work = Work(Kind.NONE)  # that is in hand
         self._count = self._state_count = 0
         self._on_host = device in (None, "cpu")
-        options = _JoinOptions(
-            ctypes.sizeof(_JoinOptions),
+        options = _abi.JoinOptions(
+            ctypes.sizeof(_abi.JoinOptions),
             coordinator.encode(),
-            _bytes(secret_file),
-            _bytes(data_host),
-            _bytes(settings),
-            _bytes(slowdowns),
+            _abi.encoded(secret_file),
+            _abi.encoded(data_host),
+            _abi.encoded(settings),
+            _abi.encoded(slowdowns),
             -1 if wanted is None else wanted,
             connect_timeout,
-            _bytes(device),
+            _abi.encoded(device),
             0 if _hung.someone_looks() else 1,
             _hung.stack_signal(),
         )
         self._handle = _join(options)
         _open.add(self)
-        self.worker: int = _library().lockstep_worker(self._handle)
-        self.incarnation: int = _library().lockstep_incarnation(self._handle)
-        self.workers: int = _library().lockstep_workers(self._handle)
-        self.config: str = _text(_library().lockstep_config(self._handle))
+        self.worker: int = _abi.library().lockstep_worker(self._handle)
+        self.incarnation: int = _abi.library().lockstep_incarnation(self._handle)
+        self.workers: int = _abi.library().lockstep_workers(self._handle)
+        self.config: str = _abi.text(_abi.library().lockstep_config(self._handle))
 
     def begin(self, job: Job) -> None:
         """Tells the coordinator that this worker is ready."""
         sizes = []
-        tensors = (_Tensor * len(job.tensors))()
+        tensors = (_abi.Tensor * len(job.tensors))()
         shapes, groups = [], []  # kept until the call is over
         for to, tensor in zip(tensors, job.tensors, strict=True):
             shape = (c_uint64 * len(tensor.shape))(*tensor.shape)
@@ -468,8 +294,8 @@ class Session:
             raise UsageError(f"finish_order has {len(order)} entries for {len(sizes)} tensors: it names each once")
         self._count = sum(sizes)
         self._state_count = self._count * (job.state_tensors or 0)
-        description = _Job(
-            ctypes.sizeof(_Job),
+        description = _abi.Job(
+            ctypes.sizeof(_abi.Job),
             self._count,
             (c_uint64 * len(sizes))(*sizes),
             (c_uint32 * len(order))(*order),
@@ -486,12 +312,12 @@ class Session:
             job.max_run_units,
             job.own_parameters,
         )
-        _check(_library().lockstep_begin(self._open(), ctypes.byref(description)))
+        _abi.check(_abi.library().lockstep_begin(self._open(), ctypes.byref(description)))
 
     def next(self, seconds: float = -1) -> Work:
         """Waits for work or the end, at most so long; below 0: for ever, deaf to Ctrl-C."""
-        work = _Work(size=ctypes.sizeof(_Work))
-        _check(_library().lockstep_next(self._open(), seconds, ctypes.byref(work)))
+        work = _abi.Work(size=ctypes.sizeof(_abi.Work))
+        _abi.check(_abi.library().lockstep_next(self._open(), seconds, ctypes.byref(work)))
         kind = Kind(work.kind)
         if kind is Kind.NONE:
             return Work(kind)
@@ -506,14 +332,14 @@ class Session:
             gradient=work.gradient or 0,
             device=work.device,
             evaluate=(work.evaluate.first, work.evaluate.end),
-            reason=_text(work.reason),
+            reason=_abi.text(work.reason),
             failed=bool(work.failed),
             unfit=bool(work.unfit),
             left=bool(work.left),
             early=bool(work.early),
             final_parameters=bool(work.final_parameters),
-            params_digest=_text(work.params_digest),
-            not_final=_text(work.not_final),
+            params_digest=_abi.text(work.params_digest),
+            not_final=_abi.text(work.not_final),
             update=work.update or 0,
             state=work.state or 0,
             learning_rate=work.learning_rate,
@@ -535,10 +361,10 @@ class Session:
             raise UsageError("what lies in the memory of a GPU is no array: tensor has it")
         _check_address(address)
         memory = c_void_p()
-        _check(_library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
+        _abi.check(_abi.library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
         array = (c_float * (self._state_count if state else self._count)).from_address(address)
         # Who has taken its buffer (a memoryview, a tensor) refers to the array.
-        release = weakref.finalize(array, _library().lockstep_release, memory)
+        release = weakref.finalize(array, _abi.library().lockstep_release, memory)
         release.atexit = False  # what is left of it then may still be in use, and goes with the process
         return array
 
@@ -547,8 +373,8 @@ class Session:
         _check_address(address)
         tensor = c_void_p()
         count = self._state_count if state else self._count
-        _check(_library().lockstep_keep_tensor(self._open(), address, count, ctypes.byref(tensor)))
-        return _capsule(tensor)
+        _abi.check(_abi.library().lockstep_keep_tensor(self._open(), address, count, ctypes.byref(tensor)))
+        return _abi.capsule(tensor)
 
     def floats(self, address: int) -> "memoryview[float]":
         """The same as a memoryview of FP32 values."""
@@ -560,36 +386,36 @@ class Session:
         self._open()  # before the lock: in a forked child nobody gives it back
         with self._staying:
             if stream is None:
-                _library().lockstep_block_final(self._open(), tensor)
+                _abi.library().lockstep_block_final(self._open(), tensor)
             else:
-                _check(_library().lockstep_block_final_after(self._open(), tensor, stream))
+                _abi.check(_abi.library().lockstep_block_final_after(self._open(), tensor, stream))
 
     def await_stream(self, stream: int) -> None:
         """Of a GPU: waits until all that was asked of it so far is done. Before `done`, `evaluation_done` and `update_done`."""
-        _check(_library().lockstep_await(self._open(), stream))
+        _abi.check(_abi.library().lockstep_await(self._open(), stream))
 
     def log(self, name: str, reduction: Reduction, value: float, samples: int = 0) -> None:
         """In a run, before `done`: a number about it, a mean about so many of its samples."""
-        _check(_library().lockstep_log_metric(self._open(), name.encode(), reduction, value, samples))
+        _abi.check(_abi.library().lockstep_log_metric(self._open(), name.encode(), reduction, value, samples))
 
     def note_reading(self, waited: float, ahead: int | None = None) -> None:
         """In a run, before `done`: for so many seconds since `next` gave it the program waited for its samples; so many lie ready
         for later runs."""
-        _library().lockstep_note_reading(self._open(), waited, -1 if ahead is None else ahead)
+        _abi.library().lockstep_note_reading(self._open(), waited, -1 if ahead is None else ahead)
 
     def done(self, samples: int, loss_sum: float, divisor: int | None = None) -> None:
         """`divisor`: what the sums of the gradient and of the loss count for in the round's mean, if it is not the samples."""
         if divisor is None:
-            _check(_library().lockstep_done(self._open(), samples, loss_sum))
+            _abi.check(_abi.library().lockstep_done(self._open(), samples, loss_sum))
         else:
-            _check(_library().lockstep_done_weighted(self._open(), samples, divisor, loss_sum))
+            _abi.check(_abi.library().lockstep_done_weighted(self._open(), samples, divisor, loss_sum))
 
     def update_done(self) -> None:
         handle = self._open()
         if self._work.kind is not Kind.UPDATE:
             raise UsageError("update_done without an update in hand")
         self._work = Work(Kind.NONE)
-        _library().lockstep_update_done(handle)
+        _abi.library().lockstep_update_done(handle)
 
     def evaluation_done(self, loss_sum: float, correct: int) -> None:
         """`correct`: how many samples of `evaluate` are right."""
@@ -600,13 +426,13 @@ class Session:
         if not 0 <= correct <= end - first:
             raise UsageError(f"evaluation_done: {correct} samples are right, of {end - first}")
         self._work = Work(Kind.NONE)
-        _library().lockstep_evaluation_done(handle, loss_sum, correct)
+        _abi.library().lockstep_evaluation_done(handle, loss_sum, correct)
 
     def cancelled(self) -> bool:
         """Whether the result of the run in hand cannot count any more. Any thread."""
         self._open()
         with self._staying:
-            return bool(_library().lockstep_cancelled(self._open()))
+            return bool(_abi.library().lockstep_cancelled(self._open()))
 
     def interrupt(self, reason: str) -> None:
         """Leaves the job with this reason: `next` returns the end soon. Any thread."""
@@ -614,21 +440,21 @@ class Session:
             return
         with self._staying:
             if self._handle:
-                _library().lockstep_interrupt(self._handle, reason.encode())
+                _abi.library().lockstep_interrupt(self._handle, reason.encode())
 
     def stop(self, reason: str) -> None:
         """Ends the job for all its workers, completed, with the round that was committed last: `next` returns the end soon. What is
         in hand does not count, also where `done` is called for it, as it has to be."""
-        _check(_library().lockstep_stop(self._open(), reason.encode()))
+        _abi.check(_abi.library().lockstep_stop(self._open(), reason.encode()))
 
     def away(self, seconds: float, reason: str) -> None:
         """From here to `back` this thread does something else, for at most so long: the worker is not lost for it. With a run in
         hand the parameters stay as they are; others may have computed it by then (`cancelled`)."""
-        _check(_library().lockstep_away(self._open(), seconds, reason.encode()))
+        _abi.check(_abi.library().lockstep_away(self._open(), seconds, reason.encode()))
 
     def back(self) -> None:
         """Without effect where it is not away; `next` and `done` say it by themselves."""
-        _check(_library().lockstep_back(self._open()))
+        _abi.check(_abi.library().lockstep_back(self._open()))
 
     @property
     def is_parents(self) -> bool:
@@ -644,7 +470,7 @@ class Session:
         with self._staying:
             handle, self._handle = self._handle, c_void_p()
             if handle:
-                _library().lockstep_end(handle)
+                _abi.library().lockstep_end(handle)
 
     def _open(self) -> c_void_p:
         if not self._handle:

@@ -17,7 +17,7 @@ import package  # noqa: E402
 from package import HERE, ROOT, harness, run  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
-from lockstep import Session, UsageError, _session, _settings, _torch  # noqa: E402
+from lockstep import Session, UsageError, _abi, _session, _settings, _torch  # noqa: E402
 from lockstep._own import OwnCoordinator  # noqa: E402
 
 
@@ -66,7 +66,7 @@ def stand_in_library(works):
 class SessionTest(harness.ClusterTest):
     def session(self, *works):
         library = stand_in_library(works)
-        patch = unittest.mock.patch.object(_session, "_library", lambda: library)
+        patch = unittest.mock.patch.object(_abi, "library", lambda: library)
         patch.start()
         self.addCleanup(patch.stop)
         return Session("127.0.0.1:1"), library
@@ -77,7 +77,7 @@ class SessionTest(harness.ClusterTest):
         self.assertIn(message, str(refused.exception))
 
     def test_what_is_done_is_what_was_in_hand(self):
-        session, library = self.session((_session.Kind.EVALUATE, {"evaluate": _session._Range(10, 30)}), (_session.Kind.UPDATE, {}))
+        session, library = self.session((_session.Kind.EVALUATE, {"evaluate": _abi.Range(10, 30)}), (_session.Kind.UPDATE, {}))
         self.refused("without an evaluation", session.evaluation_done, 0.0, 0)
         session.next()
         self.refused("without an update", session.update_done)
