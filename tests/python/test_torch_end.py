@@ -6,13 +6,14 @@ import pathlib
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import harness  # noqa: E402
-from test_torch import LOOP, PREPARE, PYTHON, SCRIPT, TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import LOOP, PREPARE, PYTHON, SCRIPT, TorchTest, lockstep_run, run  # noqa: E402
 
 # Six batches a pass; the same loop over the script's own loader and over the job's.
 STEPS = """
@@ -367,6 +368,105 @@ for epoch in range(2):
         self.assertRegex(ended[0][1], r'lockstep: the coordinator has taken this worker out: no unit finished for .*`with job.away\("\.\.\."\):`')
         summary = json.loads((run_dir / "summary.json").read_text())
         self.assertEqual((summary["status"], summary["rounds"]), ("completed", 8))
+
+
+class StoppedTest(TorchTest):
+    def test_a_script_that_has_what_it_wants_stops_the_job_for_all(self):
+        """One of its workers says so, with a batch in hand or between two epochs, then all; all have the parameters after the last round."""
+        for when in ("in a batch", "between epochs"):
+            with self.subTest(when):
+                run_dir = self.folder / when
+                done = lockstep_run("-n", "2", "--run-dir", run_dir, self.script(SCRIPT + """
+model, opt, loader = job.prepare(model, opt, loader, epochs=400)
+for epoch in range(400):
+    for x, y in loader:
+        if WHEN == "in a batch" and epoch == 3 and job.rank == 1 and not job.ended_early:
+            job.stop("it has what it wants")
+            break
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    if WHEN == "between epochs" and epoch >= 3 and (job.rank == 1 or job.ended_early):
+        job.stop("it has what it wants")  # on all workers, and again after each pass that is empty
+assert job.ended_early and not job.running
+print("parameters", *(float(p.double().sum()) for p in model.parameters()))
+""".replace("WHEN", repr(when))))
+                self.assertEqual(done.returncode, 0, done)
+                said = re.findall(r"\| parameters (.*)$", done.stdout, re.MULTILINE)
+                self.assertEqual((len(said), len(set(said))), (2, 1), done.stdout)
+                summary = json.loads((run_dir / "summary.json").read_text())
+                self.assertEqual((summary["status"], summary["reason"]), ("completed", "worker 1 has ended the job: it has what it wants"))
+                rounds = self.rounds(run_dir)
+                self.assertGreaterEqual(len(rounds), 12)
+                self.assertLess(len(rounds), 1600)
+
+    def test_ctrl_c_ends_a_job_early_and_in_good_order(self):
+        """The script goes on behind its loop, and can tell."""
+        process = package.start("-m", "lockstep", "run", "-n", "2", self.script(SCRIPT + """
+model, opt, loader = job.prepare(model, opt, loader, epochs=100_000)
+for epoch in range(100_000):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+    if epoch == 2 and job.rank == 0:
+        print("trains", flush=True)
+print("early", job.ended_early, flush=True)
+"""), python=PYTHON, cwd=self.folder)
+        try:
+            said = []
+            while not any("trains" in line for line in said):
+                said.append(process.stdout.readline())
+                self.assertTrue(said[-1], said)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=package.TIMEOUT_S)
+            self.assertEqual(len(re.findall(r"\| early True$", out, re.MULTILINE)), 2, out)
+        finally:
+            process.kill()
+            process.communicate()
+
+    def test_ctrl_c_while_it_joins_is_one_line_and_status_130(self):
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and does not listen: the worker tries again for a minute
+            process = package.start(self.script(SCRIPT + """
+import lockstep._entry
+session = lockstep._entry.Session
+def joining(*arguments, **named):
+    print("joins", flush=True)
+    return session(*arguments, **named)
+lockstep._entry.Session = joining
+""" + PREPARE), python=PYTHON, LOCKSTEP_COORDINATOR=f"127.0.0.1:{nobody.getsockname()[1]}")
+            try:
+                self.assertEqual(process.stdout.readline(), "joins\n")
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=30)
+                self.assertEqual((process.returncode, err), (130, "lockstep: interrupted\n"))
+            finally:
+                process.kill()
+                process.communicate()
+
+    def test_ctrl_c_while_it_waits_for_others_is_one_line_and_status_130(self):
+        with harness.Job(2, coordinator_args=["--config-from-workers"]) as job:
+            job.config.write_text("")
+            job.start_coordinator()
+            # Says so when it has waited in vain once.
+            process = package.start(self.script(SCRIPT + PREPARE + """
+wait, calls = job._session.next, []
+def counted(seconds):
+    calls.append(seconds)
+    if len(calls) == 2:
+        print("waits", flush=True)
+    return wait(seconds)
+job._session.next = counted
+""" + LOOP), python=PYTHON, LOCKSTEP_COORDINATOR=job.address)
+            try:
+                self.assertTrue(select.select([process.stdout], [], [], package.TIMEOUT_S / 2)[0], "it is deaf")
+                self.assertEqual(process.stdout.readline(), "waits\n")
+                process.send_signal(signal.SIGINT)
+                _, err = process.communicate(timeout=package.TIMEOUT_S)
+                self.assertEqual((process.returncode, err), (130, "lockstep: interrupted\n"))
+                harness.wait_for("the reason", lambda: "interrupted" in job.log("coordinator"))
+            finally:
+                process.kill()
+                process.communicate()
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import harness  # noqa: E402
-from test_torch import PYTHON, TorchTest, lockstep_run  # noqa: E402
+from torch_test import PYTHON, TorchTest, lockstep_run  # noqa: E402
 
 SAMPLES, BATCH, EPOCHS, RATE = 64, 16, 2, 0.5
 

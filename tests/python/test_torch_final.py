@@ -9,7 +9,7 @@ import textwrap
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import harness  # noqa: E402
-from test_torch import TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import TorchTest, lockstep_run, run  # noqa: E402
 
 # A model with all that makes the order of a backward pass another one than that of the parameters: tied, used twice, frozen, used now
 # and then, registered in another order than they are used in, normalized.

@@ -13,7 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, harness  # noqa: E402
-from test_torch import SCRIPT, PREPARE, TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import SCRIPT, PREPARE, TorchTest, lockstep_run, run  # noqa: E402
 
 MODEL = HERE / "torch_gpu.py"
 BY_TCP = ("--set", "exchange.mapping=off", "--set", "exchange.transport=tcp")

@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, harness  # noqa: E402
-from test_torch import PYTHON, TorchTest, run  # noqa: E402
+from torch_test import PYTHON, TorchTest, run  # noqa: E402
 
 WORKER = HERE / "torch_libraries.py"
 STARTS = {

@@ -11,7 +11,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import harness  # noqa: E402
-from test_torch import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
 from test_torch_models import has  # noqa: E402
 
 SAMPLES, EPOCHS, BATCH = 120, 3, 24

@@ -10,7 +10,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, ROOT, harness  # noqa: E402
-from test_torch import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import PYTHON, TorchTest, lockstep_run, run  # noqa: E402
 from test_torch_resume import kill_in_an_epoch  # noqa: E402
 
 

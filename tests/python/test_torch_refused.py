@@ -10,7 +10,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
-from test_torch import LOOP, PREPARE, SCRIPT, TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import LOOP, PREPARE, SCRIPT, TorchTest, lockstep_run, run  # noqa: E402
 from test_torch_models import has  # noqa: E402
 
 ENDS = "        opt.step()\n"

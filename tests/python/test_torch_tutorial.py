@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import ROOT, harness  # noqa: E402
-from test_torch import PYTHON, TorchTest  # noqa: E402
+from torch_test import PYTHON, TorchTest  # noqa: E402
 
 PAGE = (ROOT / "docs" / "tutorial-pytorch.md").read_text()
 SAMPLES = 24_000

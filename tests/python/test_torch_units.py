@@ -7,7 +7,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import HERE, harness  # noqa: E402
-from test_torch import TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import TorchTest, lockstep_run, run  # noqa: E402
 
 WORKER = HERE / "torch_units.py"
 

@@ -1,4 +1,4 @@
-"""A small training script with torch for test_torch.py. usage: torch_worker.py [key=value ...]
+"""A small training script for the tests with torch. usage: torch_worker.py [key=value ...]
 
 Prints the digest and a sum of the parameters at the end, and with save=FILE writes what was trained on and what came of it.
 """
