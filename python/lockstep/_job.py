@@ -1,11 +1,7 @@
 """A worker of a job, for a training loop in PyTorch.
 
-Between the script's loop and the session: runs of units become batches, `backward` adds the sum of their gradients to the session's
-memory, and what a script may do that cannot be meant is refused where it happens. Everything on the script's thread.
-
-A run, in the order of its states; the loader's generator goes from one to the next:
-
-    asked for -> in hand (the batch is the script's) -> backward -> stepped -> done
+Between the script's loop and the session: runs of units become batches (_run.py), pass by pass over the loader. Everything on the
+script's thread. What the script says of the job is _preparing.py's.
 
 Invariants: at most one run is in hand. Parameters are views of the session's memory from the first run to the end, and of their own
 before and after. A pass over the loader is an epoch of the job, also for a worker that joins late: earlier ones are empty.
@@ -13,7 +9,6 @@ before and after. A pass over the loader is an epoch of the job, also for a work
 
 import atexit
 import contextlib
-import enum
 import math
 import os
 import re
@@ -32,45 +27,28 @@ from lockstep import (
     _backward,
     _entry,
     _errors,
-    _final,
     _given,
-    _hooks,
     _interrupts,
     _loader,
     _metrics,
-    _model,
     _optimizer,
-    _order,
     _others,
+    _preparing,
     _reads,
-    _reduction,
-    _rule,
+    _run,
     _samples,
-    _scaler,
-    _session,
     _settings,
-    _units,
     _update,
 )
 from lockstep._errors import JobFailed, UsageError
+from lockstep._run import State
 from lockstep._session import Kind, Session, Work
 
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
-_COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
 _MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
-_SHOWN = 8  # of the samples with a loss that is no number
 _LEFT = "its script has left the loop"
 _NO_PROGRESS = re.compile("this worker out: no unit finished for")  # as the coordinator has it
 _NAME_AWAY = '; around what takes long and is no training, as a save or a test, put `with job.away("..."):`'
-
-
-class _State(enum.Enum):
-    IN_HAND = "in hand"
-    FAILED = "failed"
-    BACKWARD = "backward"
-    STEPPED = "stepped"
-    DONE = "done"
-    UPDATING = "updating"  # between two runs
 
 
 class Job:
@@ -89,17 +67,9 @@ class Job:
         self._epochs = 0
         self._passes = 0
         self._held: Work | None = None  # a run of a later epoch than that of the pass
-        self._run: Work | None = None
-        self._state = _State.DONE
-        self._loss_sum = 0.0
-        self._weight: int | None = None  # of the run in hand: what its loss is a mean over; None: its samples
-        self._weighs: bool | None = None  # whether the script says so; None: there was no batch yet
-        self._gradient_version = 0
-        self._loss_looked_at = False  # whether it is a mean
+        self._run = _run.RunInHand(self._joined, lambda: self._end is not None)
         self._schedule: _optimizer.Schedule | _update.Schedule | None = None
         self._updates: _update.Updates | None = None  # None: the session makes them by a rule of its own
-        self._schedule_steps = 0  # of the script's scheduler
-        self._steps_at_run = 0  # when the run was handed out
         self._end: Work | None = None
         self._begun = False  # `prepare` has come to its end
         self._failed = False  # this worker has said why it leaves
@@ -107,9 +77,8 @@ class Job:
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
         self._interrupts = _interrupts.Interrupts(self._interrupted, self._has_ended, self._fail)
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
-        self._log = _metrics.Log()
-        self._taker = _backward.Taker(self._in_hand, lambda loss, retain: self.backward(loss, retain_graph=retain))
-        self._others = _others.Watch(lambda: self.round if self._in_hand() or self._state is _State.STEPPED else None)
+        self._taker = _backward.Taker(self._run.is_on, lambda loss, retain: self.backward(loss, retain_graph=retain))
+        self._others = _others.Watch(lambda: self.round if self._run.is_on() or self._run.state is State.STEPPED else None)
         self._metrics = _metrics.Metrics(None)
         torch.manual_seed(seed)
 
@@ -139,12 +108,12 @@ class Job:
     @property
     def epoch(self) -> int:
         """Of the run in hand, or of the last one."""
-        return self._run.epoch if self._run else 0
+        return self._run.work.epoch if self._run.work else 0
 
     @property
     def round(self) -> int:
         """Of the run in hand, or of the last one: how many updates the parameters have had."""
-        return self._run.round if self._run else 0
+        return self._run.work.round if self._run.work else 0
 
     @property
     def next_round(self) -> int | None:
@@ -191,10 +160,7 @@ class Job:
         run directory. `reduce`: "mean" over the samples, "sum", "min" or "max"; of all, or by name (a mean where it is not said),
         and the same for the whole job. `samples`: of how many of the batch's samples the numbers are means, if not of all. Before
         opt.step(); each name once for a batch."""
-        run = self._run
-        if run is None or self._end is not None or self._state not in (_State.IN_HAND, _State.BACKWARD):
-            raise UsageError("job.log is for a batch of the prepared loader, before opt.step()")
-        self._log.add(values, reduce, len(run.samples) if samples is None else samples, len(run.samples))
+        self._run.log(values, reduce, samples)
 
     def evaluate(
         self, function: Callable[[nn.Module, Any], tuple[float, int]], loader: DataLoader[Any], *, every_epochs: int = 1
@@ -279,58 +245,36 @@ class Job:
         """
         if self._session is not None:
             raise UsageError(f"job.prepare was called twice, and a job has one model: make {_given.TOGETHER}")
-        _given.check(model, optimizer, loader, scheduler, epochs)
-        assert loader is not None and epochs is not None
-        _model.refuse_unsupported(model)
-        self._order = _order.Order(loader, samples)
-        _loader.warn_of_unused(loader, self._order)
-        parameters = _model.Parameters(model, optimizer)
-        batch = self._order.batch_size if global_batch is None else global_batch
-        _given.check_counts(epochs=epochs, updates=updates, global_batch=batch, units=units, samples=samples)
-        samples = self._order.positions(batch)
-        said: dict[str, object] = {
-            "job.seed": self._seed,
-            "job.global_batch": batch,
-            "evaluation.every_epochs": 0,
-        }
-        in_epoch = math.ceil(samples / batch)
-        # One of them ends the job.
-        said |= {"job.epochs": epochs} if updates is None or updates >= in_epoch * epochs else {"job.rounds": updates}
-        self._units = _units.Units(self._order.batch_size, units, fixed_batch)
-        said |= self._units.settings(batch, norms=bool(parameters.averaged))
-        if _model.is_compiled(model):
-            said["liveness.timeout"] = _COMPILING
-        if samples % batch != 0 and samples % batch < parameters.fewest_samples():
-            raise UsageError(
-                "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
-            )
-        if scheduler_steps not in ("update", "epoch"):
-            raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
-        self._rule = _rule.Rule(
-            parameters,
+        self._parts = parts = _preparing.Preparation(
+            model,
             optimizer,
+            loader,
             scheduler,
-            updates=in_epoch,
-            total=min(updates or in_epoch * epochs, in_epoch * epochs),
-            in_epoch=scheduler_steps == "epoch",
-            clip=clip_grad_norm,
-            # What its config says of the job is known only when it is joined; what a script says of it comes first.
-            custom=self._settings.get("optimizer.name") == "custom",
+            epochs=epochs,
+            updates=updates,
+            global_batch=global_batch,
+            units=units,
+            fixed_batch=fixed_batch,
+            clip_grad_norm=clip_grad_norm,
+            samples=samples,
+            sharded=sharded,
+            scheduler_steps=scheduler_steps,
+            seed=self._seed,
+            own=self._settings,
         )
-        self._schedule, self._updates = self._rule.schedule, self._rule.updates
-        said |= self._rule.settings
-        settings = {key: _settings.text_of(value) for key, value in said.items()} | self._settings
-        self._epochs = epochs
+        assert loader is not None
+        self._schedule, self._updates = parts.rule.schedule, parts.rule.updates
+        self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
+        self._epochs = parts.epochs
         self._model = model
-        self._parameters = parameters
-        self._batches = _loader.Batches(loader, sharded=sharded, samples=samples)
-        self._join(settings, batch)
+        self._batches = parts.batches
+        self._join(model, parts)
         self._seed = int(self._config["job.seed"])
         batch = int(self._config["job.global_batch"])
         samples = self._order.positions(batch)
         in_epoch = math.ceil(samples / batch)
         if self.rank == 0:
-            self._units.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
+            parts.units.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
         self._rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=self._epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), ahead)
@@ -338,26 +282,29 @@ class Job:
         if self._evaluation is not None:
             self._evaluation.begin(self._seed, *self._known())
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
-        self._begin(digest + self._rule.digest() + parameters.digest_of_the_rest(), samples)
-        self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._stepped, hooked=self._updates is not None)
-        self._watch(model, optimizer)
+        self._begin(digest + self._rule.digest() + self._parameters.digest_of_the_rest(), samples)
+        self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._run.stepped, hooked=self._updates is not None)
+        self._run.prepare(parts, self._optimizer, rank=self.rank, global_batch=batch)
+        # What the script does with losses and optimizers, as long as the job is on:
+        self._others.begin(optimizer)
+        _errors.explanations.append(_given.explain_wrapper(model))
+        self._taker.begin(self._parameters.list)
         mine = _loader.Loader(loader, in_epoch, self._pass)
         if self._schedule is None:
             return model, self._optimizer, mine
-        return model, self._optimizer, mine, _optimizer.PreparedScheduler(self._schedule_stepped, self._rates)
+        return (
+            model,
+            self._optimizer,
+            mine,
+            _optimizer.PreparedScheduler(lambda: self._run.schedule_stepped(self._passes), self._rates),
+        )
 
     def weigh(self, weight: int | torch.Tensor) -> None:
         """The loss of the batch in hand is no mean over its samples, but over so many tokens, pixels or whatever: a whole number.
         The round's gradient and loss are the means over those of all its batches then, however its samples are cut into batches
         and whoever computes them. Before the backward pass; for each batch of the job or for none. 0: the batch counts for
         nothing, and its loss has to be a number all the same."""
-        if not self._in_hand() or self._state is not _State.IN_HAND:
-            raise UsageError("job.weigh is for a batch of the prepared loader, before its backward pass")
-        self._weight = _metrics.weight(weight)
-        if self._weight == 0 and self._parameters.averaged:
-            raise UsageError(
-                f"job.weigh: a batch of weight 0, and {self._parameters.averaged[0]} is averaged over what the batches count for"
-            )
+        self._run.weigh(weight)
 
     def backward(
         self,
@@ -369,100 +316,12 @@ class Job:
     ) -> None:
         """`loss` is the mean (or the sum) over the samples of the batch in hand, or over what `weight` says, which is `weigh`'s.
         With a mean `loss.backward()` does the same, also of what a GradScaler has scaled."""
-        run = self._run
-        if run is None or self._end is not None:
-            raise UsageError("job.backward is for a batch of the prepared loader")
-        if self._state is _State.FAILED:
-            raise UsageError("job.backward has failed for this batch and cannot be tried again")
-        if self._state is not _State.IN_HAND:
-            raise UsageError("job.backward was called twice for one batch: add the losses up instead")
-        if loss.numel() != 1:
-            raise UsageError(f"the loss has {loss.numel()} values: job.backward wants their mean or their sum")
-        if reduction not in ("mean", "sum"):
-            raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
-        if weight is not None:
-            self.weigh(weight)
-        if reduction == "mean":
-            self._look_at_loss(loss, len(run.samples))
-        counts_for = len(run.samples) if self._weight is None else self._weight
-        scaled = _scaler.of(loss)
-        if scaled is not None:
-            if reduction != "mean":
-                raise UsageError("a loss that a GradScaler has scaled is to be a mean: reduction='sum' is not supported")
-            self._scaled_backward(run, loss, scaled, counts_for, retain_graph=retain_graph)
-            return
-        total = loss.reshape(()).float() * (counts_for if reduction == "mean" else 1)
-        session, device = self._joined(), self._parameters.device
-        if device.stream() is None:
-            self._take_loss(run, total, loss)
-        self._parameters.attach_gradient(run.gradient, self._floats)
-        self._state = _State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
-        hooked = reduction == "mean" and self._parameters.hooked()
-        of = loss.reshape(()).float() if hooked else total
-        with _hooks.of_mean(self._parameters.list, counts_for) if hooked else contextlib.nullcontext():
-            if run.tells_final:
-                _final.backward(
-                    of, self._parameters.list, lambda place: session.block_final(place, device.stream()), retain_graph=retain_graph
-                )
-            else:
-                torch.autograd.backward(of, retain_graph=retain_graph)
-        self._gradient_version = self._parameters.check_gradient(counts_for)
-        if device.stream() is not None:  # before the pass it would have to wait for what is under way
-            self._take_loss(run, total, loss)
-        device.settle(session)
-        self._summed()
-
-    def _scaled_backward(
-        self, run: Work, loss: torch.Tensor, scaled: tuple[Any, torch.Tensor], counts_for: int, *, retain_graph: bool
-    ) -> None:
-        """`scaled`: `_scaler.of` it. The gradient comes to the contribution when the pass is done, and is known to be finite."""
-        scaler, true = scaled
-        self._take_loss(run, true.reshape(()).float() * counts_for, true)
-        scale = float(scaler.get_scale())
-        self._parameters.attach_gradient(run.gradient, self._floats)
-        self._state = _State.FAILED
-        added = _scaler.backward(loss, self._parameters.list, scale, counts_for, retain_graph=retain_graph)
-        if not self._parameters.averaged:  # else the batch counts, with a gradient of zero: its statistics are as good as any
-            self._weight = counts_for if added else 0
-            if not added and math.isfinite(self._loss_sum):
-                self._loss_sum = 0.0
-        self._gradient_version = self._parameters.check_gradient(counts_for)
-        self._parameters.device.settle(self._joined())
-        self._optimizer.scaled(scaler, overflow=not added)
-        self._summed()
-
-    def _summed(self) -> None:
-        """The batch's gradient is in the contribution."""
-        self._state = _State.BACKWARD
-        self._reads.open()
-
-    def _watch(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """What the script does with losses, gradients and optimizers, as long as the job is on."""
-        self._reads = _reads.Watch(self._parameters.list, self._say_for_all)
-        self._others.begin(optimizer)
-        _errors.explanations.append(_given.explain_wrapper(model))
-        self._taker.begin(self._parameters.list)
-
-    def _look_at_loss(self, loss: torch.Tensor, samples: int) -> None:
-        """Of the first batch in which a sum differs from a mean."""
-        if self._loss_looked_at or samples < 2:
-            return
-        self._loss_looked_at = True
-        batch = int(self._config["job.global_batch"])
-        if line := _reduction.doubt(loss, samples, batch, {self._order.batch_size, batch} if self._weight is None else ()):
-            self._say_for_all(line)
-
-    def _say_for_all(self, line: str) -> None:
-        """Of a script that is the same on all workers."""
-        if self.rank == 0:
-            _errors.say(line)
+        self._run.backward(loss, reduction, weight, retain_graph=retain_graph)
 
     def seed_run(self) -> None:
         """Everything random is as when the batch in hand was handed out, so that what the model draws depends on nothing else. The
         loader does it; to be called again by who has drawn since, before the model is computed."""
-        if self._run is not None:
-            # Other draws than those of its first sample, which was read with the seed of the same position.
-            _samples.seed_all(_samples.seed_of(self._seed, self._run.epoch, self._run.ranges[0][0], "run"))
+        self._run.seed(self._seed)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """A copy of the model's, which stays as it is. Within a run its parameters are those that the run is computed with, after
@@ -478,7 +337,7 @@ class Job:
         if self._end is not None:
             return
         session = self._joined()
-        if self._state is _State.UPDATING:
+        if self._run.state is State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         self._come_back()
         self._complete()
@@ -487,14 +346,11 @@ class Job:
         self._come_back()
         self._parameters.check_values()
         session.stop(reason)
-        run = self._held or (None if self._state is _State.DONE else self._run)
+        run = self._held or (None if self._run.state is State.DONE else self._run.work)
         self._held = None
         while True:
             if run is not None:
-                self._parameters.device.settle(session)
-                self._parameters.release_gradient()
-                session.done(len(run.samples), 0.0)  # which counts for nothing any more
-                self._state = _State.DONE
+                self._run.give_up(session, run)
             run = self._work()
             if run is None:
                 return
@@ -533,7 +389,7 @@ class Job:
             if self._ends_well():
                 self._come_back()
                 self._complete()
-                run = self._held or self._run
+                run = self._held or self._run.work
                 if self._end is None and run is not None and run.round > 0:  # else there is no model that the job could end with
                     self.stop(reason)
         except BaseException as error:
@@ -546,10 +402,10 @@ class Job:
         """The script has ended or closed the job in good order, so it has what it wants."""
         if self._session is None or not self._begun or self._failed or self._refused or _errors.ends_badly():
             return False
-        return self._state in (_State.IN_HAND, _State.BACKWARD, _State.STEPPED, _State.DONE)
+        return self._run.state in (State.IN_HAND, State.BACKWARD, State.STEPPED, State.DONE)
 
     def _at_exit(self) -> None:
-        late = self._state is _State.STEPPED and self._ends_well()
+        late = self._run.state is State.STEPPED and self._ends_well()
         try:
             self._close("its script has come to its end")
         except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
@@ -617,22 +473,6 @@ class Job:
         if absence is not None and self._session is not None:
             self._session.back()
 
-    def _take_loss(self, run: Work, total: torch.Tensor, loss: torch.Tensor) -> None:
-        """`total`: over the samples of the run. What is no number goes to the coordinator as it is, which does what job.on_nan
-        says. That speaks of positions in the epoch's order, so which samples of the dataset they are is said here."""
-        self._loss_sum = float(total.detach())
-        if not math.isfinite(self._loss_sum):
-            shown = ", ".join(map(str, run.samples[:_SHOWN])) + (", ..." if len(run.samples) > _SHOWN else "")
-            value = float(loss.detach())
-            _errors.say(f"the loss of worker {self.rank} in round {run.round} is {value}, of the samples {shown} of the dataset")
-
-    def _floats(self, address: int) -> torch.Tensor:
-        """A view of the session's memory."""
-        return self._parameters.device.floats(self._joined(), address)
-
-    def _in_hand(self) -> bool:
-        return self._run is not None and self._end is None and self._state in (_State.IN_HAND, _State.FAILED, _State.BACKWARD)
-
     def _close_loaders(self) -> None:
         for loaders in (self._batches, self._evaluation):
             if loaders is not None:
@@ -643,7 +483,7 @@ class Job:
         if self._session is None or self._session.is_parents:
             return
         # The same signal has ended loader processes of the script's own, say: that does not keep the job from its checkpoint.
-        if self._interrupts.ends_in_order and self._state is not _State.UPDATING:
+        if self._interrupts.ends_in_order and self._run.state is not State.UPDATING:
             self._interrupts.job_has_ended()
             self._entry.wait_for_end()
         self._session.interrupt(reason)
@@ -662,73 +502,50 @@ class Job:
         """Of the update that is being computed."""
         if self._updates is not None:
             return [float(group["lr"]) for group in self._optimizer.param_groups]
-        return self._optimizer.rates(self._rate.of(self._run.schedule_position if self._run else 0.0))
+        return self._optimizer.rates(self._rate.of(self._run.work.schedule_position if self._run.work else 0.0))
 
     def _make_update(self, work: Work) -> None:
         """The round is committed: the script's optimizer makes its update."""
         session = self._joined()
         _samples.seed_all(_samples.seed_of(self._seed, work.round, -1))  # for optimizers that draw
-        self._state = _State.UPDATING
+        self._run.state = State.UPDATING
         try:
             self._rule.make(work, session)
         except BaseException as error:  # with a part of it the parameters are nobody's: this worker can only leave
             self._fail(f"{type(error).__name__} within the update of round {work.round}: {error}".splitlines()[0])
             raise
         self._optimizer.changed_by_update()
-        self._state = _State.DONE
+        self._run.state = State.DONE
         session.update_done()
 
-    def _join(self, settings: _settings.Settings, batch: int) -> None:
-        assert self._batches is not None and self._model is not None
+    def _join(self, model: nn.Module, parts: _preparing.Preparation) -> None:
         atexit.register(self._at_exit)
         _errors.last_words.add(self._fail)
         try:
-            self._batches.start(self._seed)  # what follows makes threads and sockets
+            parts.batches.start(self._seed)  # what follows makes threads and sockets
             if self._evaluation is not None:
                 self._evaluation.start(self._seed)
-            self._session = self._entry.join(self._model, settings, self._parameters.device.name)
+            self._session = self._entry.join(model, parts.settings, parts.parameters.device.name)
             self._heed_signals()
-            self._parameters.recount()
+            parts.parameters.recount()
         except UsageError as error:
             self._close_loaders()
-            raise self._rule.explained(error) from None
+            raise parts.rule.explained(error) from None
         except BaseException:
             self._close_loaders()
             raise
         self._config = _settings.from_ini(self._session.config)
         self._place = self._session.worker, self._session.workers
-        self._check_length()
-        if self._schedule is not None:
-            self._schedule.check(self._config, batch)
-        self._rule.check(self._config, self.size, self._units.at_once)
-
-    def _check_length(self) -> None:
-        """The script's passes over the loader are as many as the job has, at least."""
-        epochs, rounds = (int(self._config.get(key, 0)) for key in ("job.epochs", "job.rounds"))
-        batch = int(self._config["job.global_batch"])
-        updates = math.ceil(self._order.positions(batch) / batch) * self._epochs
-        end = "the script would end before the job"
-        if epochs > self._epochs:
-            raise UsageError(f"the job has {epochs} epochs, as its config says, and job.prepare was told {self._epochs}: {end}")
-        if rounds > updates:
-            raise UsageError(
-                f"the job has {rounds} rounds of {batch} samples, as its config says, and the {self._epochs} epochs that "
-                f"job.prepare was told have {updates}: {end}"
-            )
+        parts.check(self._config, self.size)
 
     def _begin(self, digest: str, samples: int) -> None:
         self._initial = self._parameters.begin()  # the session reads it until there is work
         self._joined().begin(
-            _session.Job(
-                tensors=self._parameters.tensors,
-                initial=self._initial.data_ptr(),
-                dataset_digest=digest,
-                train_samples=samples,
-                test_samples=0 if self._evaluation is None else len(self._evaluation.dataset),
-                finish_order=_final.order_of(len(self._parameters.list), len(self._parameters.tensors)),
-                state_tensors=None if self._updates is None else self._updates.state_tensors,
-                max_run_samples=self._units.at_once,
-                max_run_units=self._units.max_in_run,
+            self._parts.description(
+                self._initial.data_ptr(),
+                digest,
+                samples=samples,
+                to_evaluate=0 if self._evaluation is None else len(self._evaluation.dataset),
                 own_parameters=not self._entry.shared and self.size > 1,
             )
         )
@@ -742,17 +559,17 @@ class Job:
         if self._session is None and self._end is None:
             self._joined()
         self._heed_signals()  # where another thread has prepared the job
-        if self._state is _State.STEPPED and self._run is not None:  # the script has left the loop by break
-            self._done(self._joined(), self._run)
-        if self._state is _State.UPDATING:
+        if self._run.state is State.STEPPED:  # the script has left the loop by break
+            self._run.finish(self._joined())
+        if self._run.state is State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
-        if self._state is not _State.DONE:
+        if self._run.state is not State.DONE:
             raise UsageError(
                 "the loop over the loader was left before the step for its batch was done: to look at a batch, take it from the "
                 "script's own loader before job.prepare, next(iter(loader))"
             )
         epoch = self._passes
-        if self._schedule is not None and self._schedule.steps_in_epoch and self._schedule_steps < epoch:
+        if self._schedule is not None and self._schedule.steps_in_epoch and self._run.schedule_steps < epoch:
             raise UsageError("sched.step() was not called after the last pass over the loader, as scheduler_steps='epoch' says")
         self._passes += 1
         if epoch >= self._epochs:
@@ -772,11 +589,8 @@ class Job:
         assert self._batches is not None
         while (run := self._next(epoch)) is not None:
             session = self._joined()
-            self._run, self._state = run, _State.IN_HAND
-            self._log.begin()
-            self._weight = None
-            self._steps_at_run = self._schedule_steps
-            self._parameters.use(run.parameters, self._floats)
+            self._run.hand_out(run)
+            self._parameters.use(run.parameters, self._run.floats)
             if self._updates is None:
                 self._optimizer.show(self._rate.of(run.schedule_position))
             else:
@@ -785,8 +599,7 @@ class Job:
                 self._optimizer.changed_by_update()
             asked = time.monotonic()
             values = self._batches.read_run(run)
-            if metrics := self._order.metrics(run.epoch) | self._batches.metrics():
-                self._log.add(metrics, _metrics.HOW, len(run.samples), len(run.samples))
+            self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics())
             self.seed_run()
             batch = self._batches.collate(values)
             del values
@@ -799,7 +612,7 @@ class Job:
                 self._leave_loop()
                 raise
             del batch
-            self._done(session, run)
+            self._run.finish(session)
 
     def _next(self, epoch: int) -> Work | None:
         """The next run of this epoch; None: there is none any more."""
@@ -841,7 +654,7 @@ class Job:
     def _hold(self, work: Work, reason: str) -> None:
         """The script does something else before this run, with its parameters: those after the round before it."""
         self._held = work
-        self._parameters.use(work.parameters, self._floats, whole=True)
+        self._parameters.use(work.parameters, self._run.floats, whole=True)
         self._go_away(reason, _MOST_AWAY_S)
 
     def _leave_loop(self) -> None:
@@ -849,7 +662,7 @@ class Job:
         if self._session is None or self._session.is_parents or self._failed or _errors.ends_badly():
             return
         try:
-            if self._state is _State.STEPPED:
+            if self._run.state is State.STEPPED:
                 self._complete()
             else:
                 self._go_away(_LEFT, _MOST_AWAY_S)
@@ -859,8 +672,8 @@ class Job:
 
     def _complete(self) -> None:
         """After a step: the script wants the model with that update, as torch would have left it."""
-        if self._state is _State.STEPPED and self._run is not None and self._end is None:
-            self._done(self._joined(), self._run, goes_on=False)
+        if self._run.state is State.STEPPED and self._end is None:
+            self._run.finish(self._joined(), goes_on=False)
             work = self._work()
             if work is not None:
                 self._hold(work, _LEFT)
@@ -870,68 +683,16 @@ class Job:
         if self._evaluation is None or self._model is None:  # the job's config wants it, and there is nothing to evaluate
             session.evaluation_done(0, 0)
             return
-        self._parameters.use(work.parameters, self._floats, whole=True)
+        self._parameters.use(work.parameters, self._run.floats, whole=True)
         found = self._evaluation.run(self._model, *work.evaluate)
         self._parameters.check_values()
         self._parameters.device.settle(session)
         session.evaluation_done(*found)
 
-    def _done(self, session: Session, run: Work, *, goes_on: bool = True) -> None:
-        if self._state is _State.IN_HAND:
-            raise UsageError("neither loss.backward() nor job.backward(loss) was called for this batch")
-        if self._state is _State.FAILED:
-            raise UsageError("job.backward has failed for this batch, and the loop went on")
-        if self._state is _State.BACKWARD:
-            raise UsageError(
-                "opt.step() was not called for this batch: to accumulate gradients, give the larger global_batch to "
-                "job.prepare and step with each batch"
-            )
-        scheduled = self._schedule is None or self._schedule.steps_in_epoch or self._schedule_steps > self._steps_at_run
-        if goes_on and not scheduled:
-            raise UsageError(
-                "sched.step() was not called after opt.step(), as scheduler_steps='update' says: where it is called once an epoch, "
-                "say scheduler_steps='epoch'"
-            )
-        if self._weighs is not None and self._weighs is not (self._weight is not None):
-            raise UsageError(
-                f"this batch has {'no weight' if self._weighs else 'a weight'} (job.weigh), and those before it "
-                f"{'had one' if self._weighs else 'had none'}: their means would be of different things"
-            )
-        self._weighs = self._weight is not None
-        self._optimizer.check_unchanged()
-        self._parameters.check_untouched(self._gradient_version)
-        self._parameters.release_gradient()
-        for metric in self._log.all():
-            session.log(*metric)
-        session.done(len(run.samples), self._loss_sum, self._weight)
-        self._state = _State.DONE
-
-    def _stepped(self) -> None:
-        if self._run is None or self._state is not _State.BACKWARD:
-            self._parameters.check_in_model()
-            raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
-        self._reads.close()
-        self._state = _State.STEPPED
-
-    def _schedule_stepped(self) -> None:
-        assert self._schedule is not None
-        if self._schedule.steps_in_epoch:
-            if self._schedule_steps >= self._passes:
-                raise UsageError(
-                    "sched.step() was called more than once a pass over the loader, or before it: scheduler_steps='epoch' wants "
-                    "one call after each; where it is called after each opt.step(), say 'update'"
-                )
-        elif self._state is not _State.STEPPED or self._schedule_steps > self._steps_at_run:
-            raise UsageError(
-                "sched.step() was called without opt.step() before it, and scheduler_steps='update' wants one call after each: "
-                "where it is called once an epoch, say scheduler_steps='epoch'"
-            )
-        self._schedule_steps += 1
-
     def _ended(self, work: Work) -> None:
         """Raises where this worker does not have the job's last parameters."""
         if work.final_parameters:
-            self._parameters.use(work.parameters, self._floats)
+            self._parameters.use(work.parameters, self._run.floats)
         self._end = work
         self._interrupts.job_has_ended()
         reason = work.reason

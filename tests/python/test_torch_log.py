@@ -31,7 +31,7 @@ for epoch in range(3):
     for x, y in loader:
         note()
         assert job.metrics.round >= job.round - 1, (job.metrics.round, job.round)  # newer, where the run is void already
-        at = [float(p) for first, end in job._run.ranges for p in range(first, end)]
+        at = [float(p) for first, end in job._run.work.ranges for p in range(first, end)]
         job.log({"position": torch.tensor(at, dtype=torch.float64).mean(), "one": 1})
         job.log({"count": len(x), "least": min(at), "most": max(at)}, reduce={"count": "sum", "least": "min", "most": "max"})
         half = at[: max(1, len(at) // 2)]

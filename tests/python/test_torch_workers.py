@@ -113,7 +113,7 @@ opt = torch.optim.SGD(model.parameters(), lr=1e-7)
 gradients, plain = [], []
 """ + PREPARE + LOOP.replace("opt.step()", """opt.step()
         gradients.append(model[0].weight.grad)
-        view = job._session.floats(job._run.parameters)""") + """
+        view = job._session.floats(job._run.work.parameters)""") + """
     kept = model.state_dict() if epoch == 0 else kept
 size = used()
 for name, tensor in model.state_dict().items():

@@ -93,8 +93,8 @@ def main():
         order = _order.epoch_order(5, epoch, SAMPLES)
         for x, y, indices, shift in loader:
             runs += 1
-            positions = [p for first, end in job._run.ranges for p in range(first, end)]
-            assert indices == [order[p] for p in positions] == list(job._run.samples)
+            positions = [p for first, end in job._run.work.ranges for p in range(first, end)]
+            assert indices == [order[p] for p in positions] == list(job._run.work.samples)
             seen.update(((epoch, p), value.numpy().tobytes()) for p, value in zip(positions, x, strict=True))
             loss = F.cross_entropy(model(x + 0.01 * shift), y)
             time.sleep(float(options.get("compute_s", 0)) * len(x))

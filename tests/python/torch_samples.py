@@ -111,7 +111,7 @@ def train(kind):
             if options.get("die") == str(job.rank) and epoch == 1 and not os.path.exists(options["mark"]):
                 pathlib.Path(options["mark"]).touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            run = job._run
+            run = job._run.work
             assert tuple(indices.tolist()) == run.samples
             where = [p for first, end in run.ranges for p in range(first, end)]
             positions += [(run.epoch, p, sample) for p, sample in zip(where, run.samples, strict=True)]

@@ -1,0 +1,117 @@
+"""What a script tells `job.prepare`: checked, and turned into the job's parts and settings before the job is joined."""
+
+import math
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from lockstep import _final, _given, _loader, _model, _order, _rule, _session, _settings, _units
+from lockstep._errors import UsageError
+
+_COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
+
+
+class Preparation:
+    """The arguments are those of `job.prepare`. `own`: settings that come before those of the script."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: DataLoader[Any] | None,
+        scheduler: LRScheduler | None,
+        *,
+        epochs: int | None,
+        updates: int | None,
+        global_batch: int | None,
+        units: int | None,
+        fixed_batch: bool,
+        clip_grad_norm: float | None,
+        samples: int | None,
+        sharded: bool,
+        scheduler_steps: str,
+        seed: int,
+        own: _settings.Settings,
+    ) -> None:
+        _given.check(model, optimizer, loader, scheduler, epochs)
+        assert loader is not None and epochs is not None
+        _model.refuse_unsupported(model)
+        self.epochs = epochs
+        self.order = _order.Order(loader, samples)
+        _loader.warn_of_unused(loader, self.order)
+        self.parameters = _model.Parameters(model, optimizer)
+        self.batch = batch = self.order.batch_size if global_batch is None else global_batch
+        _given.check_counts(epochs=epochs, updates=updates, global_batch=batch, units=units, samples=samples)
+        samples = self.order.positions(batch)
+        said: dict[str, object] = {
+            "job.seed": seed,
+            "job.global_batch": batch,
+            "evaluation.every_epochs": 0,
+        }
+        in_epoch = math.ceil(samples / batch)
+        # One of them ends the job.
+        said |= {"job.epochs": epochs} if updates is None or updates >= in_epoch * epochs else {"job.rounds": updates}
+        self.units = _units.Units(self.order.batch_size, units, fixed_batch)
+        said |= self.units.settings(batch, norms=bool(self.parameters.averaged))
+        if _model.is_compiled(model):
+            said["liveness.timeout"] = _COMPILING
+        if samples % batch != 0 and samples % batch < self.parameters.fewest_samples():
+            raise UsageError(
+                "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
+            )
+        if scheduler_steps not in ("update", "epoch"):
+            raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
+        self.rule = _rule.Rule(
+            self.parameters,
+            optimizer,
+            scheduler,
+            updates=in_epoch,
+            total=min(updates or in_epoch * epochs, in_epoch * epochs),
+            in_epoch=scheduler_steps == "epoch",
+            clip=clip_grad_norm,
+            # What its config says of the job is known only when it is joined; what a script says of it comes first.
+            custom=own.get("optimizer.name") == "custom",
+        )
+        said |= self.rule.settings
+        self.settings = {key: _settings.text_of(value) for key, value in said.items()} | own
+        self.batches = _loader.Batches(loader, sharded=sharded, samples=samples)
+
+    def check(self, config: _settings.Settings, workers: int) -> None:
+        """Against the config of the job that was joined."""
+        self._check_length(config)
+        if self.rule.schedule is not None:
+            self.rule.schedule.check(config, self.batch)
+        self.rule.check(config, workers, self.units.at_once)
+
+    def _check_length(self, config: _settings.Settings) -> None:
+        """The script's passes over the loader are as many as the job has, at least."""
+        epochs, rounds = (int(config.get(key, 0)) for key in ("job.epochs", "job.rounds"))
+        batch = int(config["job.global_batch"])
+        updates = math.ceil(self.order.positions(batch) / batch) * self.epochs
+        end = "the script would end before the job"
+        if epochs > self.epochs:
+            raise UsageError(f"the job has {epochs} epochs, as its config says, and job.prepare was told {self.epochs}: {end}")
+        if rounds > updates:
+            raise UsageError(
+                f"the job has {rounds} rounds of {batch} samples, as its config says, and the {self.epochs} epochs that "
+                f"job.prepare was told have {updates}: {end}"
+            )
+
+    def description(self, initial: int, digest: str, *, samples: int, to_evaluate: int, own_parameters: bool) -> _session.Job:
+        """For the session. `samples`: of an epoch."""
+        parameters, updates = self.parameters, self.rule.updates
+        return _session.Job(
+            tensors=parameters.tensors,
+            initial=initial,
+            dataset_digest=digest,
+            train_samples=samples,
+            test_samples=to_evaluate,
+            finish_order=_final.order_of(len(parameters.list), len(parameters.tensors)),
+            state_tensors=None if updates is None else updates.state_tensors,
+            max_run_samples=self.units.at_once,
+            max_run_units=self.units.max_in_run,
+            own_parameters=own_parameters,
+        )

@@ -1,0 +1,258 @@
+"""The run in hand: its batch is the script's, from the loader to the step.
+
+    asked for -> in hand -> backward -> stepped -> done
+
+`backward` adds the sum of the batch's gradients to the session's memory. What a script may do that cannot be meant is refused where
+it happens. Everything on the script's thread.
+"""
+
+import contextlib
+import enum
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from lockstep import _errors, _final, _hooks, _metrics, _optimizer, _preparing, _reads, _reduction, _samples, _scaler
+from lockstep._errors import UsageError
+from lockstep._session import Session, Work
+
+_SHOWN = 8  # of the samples with a loss that is no number
+
+
+class State(enum.Enum):
+    IN_HAND = "in hand"
+    FAILED = "failed"
+    BACKWARD = "backward"
+    STEPPED = "stepped"
+    DONE = "done"
+    UPDATING = "updating"  # between two runs
+
+
+class RunInHand:
+    """At most one run. `joined` is the session, or raises where there is none; `ended` says whether the job is over."""
+
+    def __init__(self, joined: Callable[[], Session], ended: Callable[[], bool]) -> None:
+        self._joined, self._ended = joined, ended
+        self.work: Work | None = None  # the run in hand, or the last one
+        self.state = State.DONE
+        self._loss_sum = 0.0
+        self._weight: int | None = None  # what its loss is a mean over; None: its samples
+        self._weighs: bool | None = None  # whether the script says so; None: there was no batch yet
+        self._gradient_version = 0
+        self._loss_looked_at = False  # whether it is a mean
+        self.schedule_steps = 0  # of the script's scheduler
+        self._steps_at_run = 0  # when the run was handed out
+        self._log = _metrics.Log()
+
+    def prepare(
+        self,
+        parts: _preparing.Preparation,
+        optimizer: _optimizer.PreparedOptimizer,
+        *,
+        rank: int,
+        global_batch: int,
+    ) -> None:
+        """From here on there may be runs."""
+        self._parameters, self._schedule = parts.parameters, parts.rule.schedule
+        self._optimizer, self._rank = optimizer, rank
+        self._global_batch, self._batch_size = global_batch, parts.order.batch_size
+        self._reads = _reads.Watch(parts.parameters.list, self._say_for_all)
+
+    # --- its states
+
+    def is_on(self) -> bool:
+        """Its batch is the script's, before the step."""
+        return self.work is not None and not self._ended() and self.state in (State.IN_HAND, State.FAILED, State.BACKWARD)
+
+    def hand_out(self, work: Work) -> None:
+        self.work, self.state = work, State.IN_HAND
+        self._log.begin()
+        self._weight = None
+        self._steps_at_run = self.schedule_steps
+
+    def seed(self, seed: int) -> None:
+        """Everything random is as when the batch was handed out."""
+        if self.work is not None:
+            # Other draws than those of its first sample, which was read with the seed of the same position.
+            _samples.seed_all(_samples.seed_of(seed, self.work.epoch, self.work.ranges[0][0], "run"))
+
+    def stepped(self) -> None:
+        if self.work is None or self.state is not State.BACKWARD:
+            self._parameters.check_in_model()
+            raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
+        self._reads.close()
+        self.state = State.STEPPED
+
+    def schedule_stepped(self, passes: int) -> None:
+        """`passes`: over the loader, that have begun."""
+        assert self._schedule is not None
+        if self._schedule.steps_in_epoch:
+            if self.schedule_steps >= passes:
+                raise UsageError(
+                    "sched.step() was called more than once a pass over the loader, or before it: scheduler_steps='epoch' wants "
+                    "one call after each; where it is called after each opt.step(), say 'update'"
+                )
+        elif self.state is not State.STEPPED or self.schedule_steps > self._steps_at_run:
+            raise UsageError(
+                "sched.step() was called without opt.step() before it, and scheduler_steps='update' wants one call after each: "
+                "where it is called once an epoch, say scheduler_steps='epoch'"
+            )
+        self.schedule_steps += 1
+
+    def finish(self, session: Session, *, goes_on: bool = True) -> None:
+        """Its result goes to the session. `goes_on`: the script has come to the end of its loop's body."""
+        assert self.work is not None
+        if self.state is State.IN_HAND:
+            raise UsageError("neither loss.backward() nor job.backward(loss) was called for this batch")
+        if self.state is State.FAILED:
+            raise UsageError("job.backward has failed for this batch, and the loop went on")
+        if self.state is State.BACKWARD:
+            raise UsageError(
+                "opt.step() was not called for this batch: to accumulate gradients, give the larger global_batch to "
+                "job.prepare and step with each batch"
+            )
+        scheduled = self._schedule is None or self._schedule.steps_in_epoch or self.schedule_steps > self._steps_at_run
+        if goes_on and not scheduled:
+            raise UsageError(
+                "sched.step() was not called after opt.step(), as scheduler_steps='update' says: where it is called once an epoch, "
+                "say scheduler_steps='epoch'"
+            )
+        if self._weighs is not None and self._weighs is not (self._weight is not None):
+            raise UsageError(
+                f"this batch has {'no weight' if self._weighs else 'a weight'} (job.weigh), and those before it "
+                f"{'had one' if self._weighs else 'had none'}: their means would be of different things"
+            )
+        self._weighs = self._weight is not None
+        self._optimizer.check_unchanged()
+        self._parameters.check_untouched(self._gradient_version)
+        self._parameters.release_gradient()
+        for metric in self._log.all():
+            session.log(*metric)
+        session.done(len(self.work.samples), self._loss_sum, self._weight)
+        self.state = State.DONE
+
+    def give_up(self, session: Session, work: Work) -> None:
+        """A run that counts for nothing any more: this one, or one that was not handed out."""
+        self._parameters.device.settle(session)
+        self._parameters.release_gradient()
+        session.done(len(work.samples), 0.0)
+        self.state = State.DONE
+
+    # --- what the script does with its batch
+
+    def log(self, values: Mapping[str, float | torch.Tensor], reduce: str | Mapping[str, str], samples: int | None) -> None:
+        run = self.work
+        if run is None or self._ended() or self.state not in (State.IN_HAND, State.BACKWARD):
+            raise UsageError("job.log is for a batch of the prepared loader, before opt.step()")
+        self._log.add(values, reduce, len(run.samples) if samples is None else samples, len(run.samples))
+
+    def log_reading(self, metrics: dict[str, float]) -> None:
+        """Of the loader."""
+        if metrics and self.work is not None:
+            self._log.add(metrics, _metrics.HOW, len(self.work.samples), len(self.work.samples))
+
+    def weigh(self, weight: int | torch.Tensor) -> None:
+        if not self.is_on() or self.state is not State.IN_HAND:
+            raise UsageError("job.weigh is for a batch of the prepared loader, before its backward pass")
+        self._weight = _metrics.weight(weight)
+        if self._weight == 0 and self._parameters.averaged:
+            raise UsageError(
+                f"job.weigh: a batch of weight 0, and {self._parameters.averaged[0]} is averaged over what the batches count for"
+            )
+
+    def backward(self, loss: torch.Tensor, reduction: str, weight: int | torch.Tensor | None, *, retain_graph: bool) -> None:
+        run = self.work
+        if run is None or self._ended():
+            raise UsageError("job.backward is for a batch of the prepared loader")
+        if self.state is State.FAILED:
+            raise UsageError("job.backward has failed for this batch and cannot be tried again")
+        if self.state is not State.IN_HAND:
+            raise UsageError("job.backward was called twice for one batch: add the losses up instead")
+        if loss.numel() != 1:
+            raise UsageError(f"the loss has {loss.numel()} values: job.backward wants their mean or their sum")
+        if reduction not in ("mean", "sum"):
+            raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
+        if weight is not None:
+            self.weigh(weight)
+        if reduction == "mean":
+            self._look_at_loss(loss, len(run.samples))
+        counts_for = len(run.samples) if self._weight is None else self._weight
+        scaled = _scaler.of(loss)
+        if scaled is not None:
+            if reduction != "mean":
+                raise UsageError("a loss that a GradScaler has scaled is to be a mean: reduction='sum' is not supported")
+            self._scaled_backward(run, loss, scaled, counts_for, retain_graph=retain_graph)
+            return
+        total = loss.reshape(()).float() * (counts_for if reduction == "mean" else 1)
+        session, device = self._joined(), self._parameters.device
+        if device.stream() is None:
+            self._take_loss(run, total, loss)
+        self._parameters.attach_gradient(run.gradient, self.floats)
+        self.state = State.FAILED  # if it is left in the middle: a part of the gradient is in the sum then
+        hooked = reduction == "mean" and self._parameters.hooked()
+        of = loss.reshape(()).float() if hooked else total
+        with _hooks.of_mean(self._parameters.list, counts_for) if hooked else contextlib.nullcontext():
+            if run.tells_final:
+                _final.backward(
+                    of, self._parameters.list, lambda place: session.block_final(place, device.stream()), retain_graph=retain_graph
+                )
+            else:
+                torch.autograd.backward(of, retain_graph=retain_graph)
+        self._gradient_version = self._parameters.check_gradient(counts_for)
+        if device.stream() is not None:  # before the pass it would have to wait for what is under way
+            self._take_loss(run, total, loss)
+        device.settle(session)
+        self._summed()
+
+    def _scaled_backward(
+        self, run: Work, loss: torch.Tensor, scaled: tuple[Any, torch.Tensor], counts_for: int, *, retain_graph: bool
+    ) -> None:
+        """`scaled`: `_scaler.of` it. The gradient comes to the contribution when the pass is done, and is known to be finite."""
+        scaler, true = scaled
+        self._take_loss(run, true.reshape(()).float() * counts_for, true)
+        scale = float(scaler.get_scale())
+        self._parameters.attach_gradient(run.gradient, self.floats)
+        self.state = State.FAILED
+        added = _scaler.backward(loss, self._parameters.list, scale, counts_for, retain_graph=retain_graph)
+        if not self._parameters.averaged:  # else the batch counts, with a gradient of zero: its statistics are as good as any
+            self._weight = counts_for if added else 0
+            if not added and math.isfinite(self._loss_sum):
+                self._loss_sum = 0.0
+        self._gradient_version = self._parameters.check_gradient(counts_for)
+        self._parameters.device.settle(self._joined())
+        self._optimizer.scaled(scaler, overflow=not added)
+        self._summed()
+
+    def _summed(self) -> None:
+        """The batch's gradient is in the contribution."""
+        self.state = State.BACKWARD
+        self._reads.open()
+
+    def _look_at_loss(self, loss: torch.Tensor, samples: int) -> None:
+        """Of the first batch in which a sum differs from a mean."""
+        if self._loss_looked_at or samples < 2:
+            return
+        self._loss_looked_at = True
+        batch = self._global_batch
+        if line := _reduction.doubt(loss, samples, batch, {self._batch_size, batch} if self._weight is None else ()):
+            self._say_for_all(line)
+
+    def _say_for_all(self, line: str) -> None:
+        """Of a script that is the same on all workers."""
+        if self._rank == 0:
+            _errors.say(line)
+
+    def _take_loss(self, run: Work, total: torch.Tensor, loss: torch.Tensor) -> None:
+        """`total`: over the samples of the run. What is no number goes to the coordinator as it is, which does what job.on_nan
+        says. That speaks of positions in the epoch's order, so which samples of the dataset they are is said here."""
+        self._loss_sum = float(total.detach())
+        if not math.isfinite(self._loss_sum):
+            shown = ", ".join(map(str, run.samples[:_SHOWN])) + (", ..." if len(run.samples) > _SHOWN else "")
+            value = float(loss.detach())
+            _errors.say(f"the loss of worker {self._rank} in round {run.round} is {value}, of the samples {shown} of the dataset")
+
+    def floats(self, address: int) -> torch.Tensor:
+        """A view of the session's memory."""
+        return self._parameters.device.floats(self._joined(), address)
