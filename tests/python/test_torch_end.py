@@ -448,7 +448,7 @@ lockstep._entry.Session = joining
             job.config.write_text("")
             job.start_coordinator()
             # Says so when it has waited in vain once.
-            process = package.start(self.script(SCRIPT + PREPARE + """
+            process = package.start(self.script(SCRIPT + PREPARE.replace("epochs=2", "epochs=2, global_batch=16") + """
 wait, calls = job._session.next, []
 def counted(seconds):
     calls.append(seconds)
