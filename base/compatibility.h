@@ -15,9 +15,9 @@ namespace lockstep {
 
 // Properties of a policy that other choices depend on, whatever its name.
 struct PolicyTraits {
-  std::string name;      // for people, as policy.name
-  bool relaxed = false;  // contributions that a round closes without go on in the next one
-  bool local = false;    // a round is local steps, then an average of the parameters
+  std::string name = {};  // for people, as policy.name
+  bool relaxed = false;   // contributions that a round closes without go on in the next one
+  bool local = false;     // a round is local steps, then an average of the parameters
 };
 
 // Derived from the name alone. Of a plug-in only its loader knows more.
@@ -28,7 +28,7 @@ PolicyTraits NamedPolicy(const PolicySection& section);
 struct Traits {
   PolicyTraits policy;
   std::uint32_t workers = 0;   // --workers
-  std::string device;          // where this worker computes gradients; empty: on the CPU
+  std::string device = {};     // where this worker computes gradients; empty: on the CPU
   bool device_memory = false;  // the exchange works in that device's memory
   bool shapes = true;          // the worker's program gives the shapes of its tensors
   bool averages = false;       // running statistics travel with the gradients
