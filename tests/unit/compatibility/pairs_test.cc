@@ -18,7 +18,7 @@
 
 #include "base/job_options.h"
 #include "coordinator/core/coordinator.h"
-#include "coordinator/record/resume_rules.h"
+#include "coordinator/core/resume_rules.h"
 #include "policies/registry.h"
 #include "tests/unit/compatibility/record.h"
 
