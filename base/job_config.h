@@ -83,7 +83,7 @@ struct PolicySection {
   static constexpr std::uint32_t kAuto = 0xffffffff;
 
   std::string name = "full";
-  std::string plugin;                // path of a shared library, for the name `plugin`
+  std::string plugin = {};           // path of a shared library, for the name `plugin`
   std::uint32_t backup_workers = 1;  // backup.workers; kAuto: chosen anew in the course of the job
   double deadline_k = 4;
   std::uint32_t deadline_min_contributors = 0;  // 0: half of --workers

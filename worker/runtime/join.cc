@@ -9,6 +9,7 @@
 
 #include "base/ini.h"
 #include "base/job_options.h"
+#include "base/program_options.h"
 #include "worker/runtime/open_ports.h"
 
 namespace lockstep::worker {

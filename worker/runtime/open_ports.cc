@@ -11,7 +11,7 @@
 namespace lockstep::worker {
 namespace {
 
-std::string Joined(const std::vector<std::string>& words) {
+std::string WithCommas(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) {
     if (!text.empty()) text += ", ";
@@ -21,7 +21,7 @@ std::string Joined(const std::vector<std::string>& words) {
 }
 
 std::string Plural(std::string_view noun, const std::vector<std::string>& of) {
-  return fmt::format("{}{} {}", noun, of.size() == 1 ? "" : "s", Joined(of));
+  return fmt::format("{}{} {}", noun, of.size() == 1 ? "" : "s", WithCommas(of));
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ Status CheckDataHost(const std::string& host, bool has_secret) {
 std::string Describe(const OpenPorts& open) {
   constexpr std::string_view kProven = "for workers that prove the job's key";
   std::string line = "open to others: ";
-  if (!open.tcp.empty()) line += fmt::format("tcp {}, {}; ", Joined(open.tcp), kProven);
+  if (!open.tcp.empty()) line += fmt::format("tcp {}, {}; ", WithCommas(open.tcp), kProven);
   if (!open.ucx.empty()) {
     line += Plural("UCX's port", open.ucx) + ", for anybody who reaches them";
   } else {
