@@ -190,13 +190,21 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccou
   // planned one of them has that one.
   const std::uint32_t least = planned > 0 ? units / planned : 0;
   const std::uint32_t most = planned > 0 ? (units + planned - 1) / planned : 0;
+  // A round of equal shares that left nobody out and moved nothing has waited for all: what it took
+  // less than the usual unit times say is noise, not saved.
+  const bool waited_for_all =
+      record.moved.empty() && record.excluded.empty() && record.requeued.empty() &&
+      std::ranges::all_of(work.workers(), [&](const policies::WorkerView& view) {
+        return view.units_planned == 0 ||
+               (view.units_planned >= least && view.units_planned <= most);
+      });
   Time last_possible = history.first_committed_at;
   for (const WorkerShare& share : work.shares()) {
     Member& member = members->at(share.member.worker);
     if (member.id != share.member) continue;
     const policies::WorkerView& view = *work.WorkerViewOf(share.member.worker);
     if (std::ranges::binary_search(history.carried, share.member.worker)) continue;
-    if (view.units_planned > 0) {
+    if (view.units_planned > 0 && !waited_for_all) {
       const std::uint32_t equal = std::clamp(view.units_planned, least, most);
       const Time possible = work.started() + view.unit_time_mean * equal;
       member.would_have_blocked += std::max(possible - history.first_committed_at, Duration{});
