@@ -110,8 +110,9 @@ extern template class Channel<msg::FromWorker, msg::ToWorker>;
 
 // Accepts workers. A connection is handed out once it has proven the secret and said Hello; until
 // then it has `handshake_timeout`, small messages only, and a place among `max_pending`. When all
-// are taken one gives way (transport/places.h); who has proven the secret has a place among as many
-// others, which strangers cannot take. Without a secret newcomers wait meanwhile, up to a second.
+// are taken one gives way (transport/places.h); who knows the secret has a place among as many
+// others from its TLS hello on, which strangers cannot take. Without a secret newcomers wait
+// meanwhile, up to a second.
 class ControlServer {
  public:
   struct Options {

@@ -2,6 +2,7 @@
 
 #include "transport/control/channel_impl.h"
 
+#include <functional>
 #include <list>
 
 #include "transport/acceptor.h"
@@ -64,6 +65,7 @@ struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
   void AwaitRoom();
   void TakePlace(const std::shared_ptr<Pending>& newcomer, Places& of, std::string address);
   void GiveBack(const Pending& pending);
+  void LeaveStrangers(const std::shared_ptr<Pending>& newcomer);
 
   static asio::awaitable<void> Serve(std::shared_ptr<Impl> self, std::shared_ptr<Pending> newcomer);
   static asio::awaitable<Result<msg::Hello>> Admit(std::shared_ptr<Impl> self,
@@ -77,7 +79,7 @@ struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
   std::unique_ptr<Acceptor> acceptor;
   asio::steady_timer room;
   Places places;         // of strangers
-  Places proven_places;  // of those that have proven the secret: strangers cannot take them
+  Places proven_places;  // of those that know the secret: strangers cannot take them
   std::list<std::shared_ptr<Pending>> pending;
   bool stopped = false;
 };
@@ -136,6 +138,12 @@ void ControlServer::Impl::TakePlace(const std::shared_ptr<Pending>& newcomer, Pl
 
 void ControlServer::Impl::GiveBack(const Pending& newcomer) {
   (newcomer.proven ? proven_places : places).GiveBack(newcomer.place);
+}
+
+void ControlServer::Impl::LeaveStrangers(const std::shared_ptr<Pending>& newcomer) {
+  GiveBack(*newcomer);
+  newcomer->proven = true;
+  TakePlace(newcomer, proven_places, std::string());
 }
 
 void ControlServer::Impl::OnConnection(tcp::socket socket) {
@@ -211,11 +219,13 @@ asio::awaitable<Result<msg::Hello>> ControlServer::Impl::Admit(std::shared_ptr<I
     co_return Error{ErrorCode::kRefused, why};
   }
   if (self->tls) {
-    Status secured = co_await stream->Secure(self->tls, TlsRole::kServer);
+    // With its hello, not with the end of the handshake: for the worker that is over earlier, and
+    // who is sent away after that does not try again.
+    std::function<void()> on_hello = [self, newcomer] { self->LeaveStrangers(newcomer); };
+    Status secured = co_await stream->Secure(self->tls, TlsRole::kServer, std::move(on_hello));
     if (!secured) co_return secured.error();
-    self->GiveBack(*newcomer);
-    newcomer->proven = true;
-    self->TakePlace(newcomer, self->proven_places, std::string());
+    // What ends here may be a hello that somebody has recorded and sends again: it stays silent.
+    self->proven_places.Heard(newcomer->place);
   }
   std::vector<std::byte> buffer(4096);
   while (true) {

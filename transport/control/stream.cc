@@ -50,13 +50,16 @@ asio::awaitable<std::optional<unsigned char>> Stream::Peek(Failure& failure) {
   co_return first;
 }
 
-asio::awaitable<Status> Stream::Secure(std::shared_ptr<TlsContext> tls, TlsRole role) {
+asio::awaitable<Status> Stream::Secure(std::shared_ptr<TlsContext> tls, TlsRole role,
+                                       std::function<void()> on_hello) {
   context_ = std::move(tls);
   tls_ = std::make_unique<asio::ssl::stream<tcp::socket&>>(socket_, context_->context());
+  if (on_hello) tls::OnHelloOfKey(tls_->native_handle(), on_hello);
   Failure failure;
   co_await tls_->async_handshake(
       role == TlsRole::kServer ? asio::ssl::stream_base::server : asio::ssl::stream_base::client,
       redirect_error(use_awaitable, failure));
+  SSL_set_info_callback(tls_->native_handle(), nullptr);
   if (failure) co_return Status(TlsContext::Explain(failure));
   if (!tls::ProvenByKey(tls_->native_handle())) {
     co_return Status(Error{ErrorCode::kRefused, "the other end did not prove the secret"});

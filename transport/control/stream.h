@@ -7,6 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,7 +38,9 @@ class Stream {
 
   // Waits for the first byte and leaves it in the socket.
   boost::asio::awaitable<std::optional<unsigned char>> Peek(Failure& failure);
-  boost::asio::awaitable<Status> Secure(std::shared_ptr<TlsContext> tls, TlsRole role);
+  // `on_hello`: of a server, as tls::OnHelloOfKey.
+  boost::asio::awaitable<Status> Secure(std::shared_ptr<TlsContext> tls, TlsRole role,
+                                        std::function<void()> on_hello = nullptr);
 
   boost::asio::awaitable<std::size_t> ReadSome(boost::asio::mutable_buffer into, Failure& failure);
   boost::asio::awaitable<void> Write(const std::vector<boost::asio::const_buffer>& buffers,

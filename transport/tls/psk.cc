@@ -6,6 +6,8 @@
 #include <openssl/kdf.h>
 #include <openssl/params.h>
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace lockstep::transport::tls {
@@ -62,6 +64,19 @@ int UseSession(SSL* ssl, const EVP_MD* digest, const unsigned char** identity, s
   return 1;
 }
 
+int HelloIndex() {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
+  return index;
+}
+
+// OpenSSL comes here between any two steps of the handshake.
+void TellOfHello(const SSL* ssl, int /*where*/, int /*value*/) {
+  // The key's session is in force only once the hello's binder has been verified.
+  if (SSL_session_reused(ssl) != 1) return;
+  auto* then = static_cast<std::function<void()>*>(SSL_get_ex_data(ssl, HelloIndex()));
+  if (*then) std::exchange(*then, nullptr)();
+}
+
 }  // namespace
 
 Key DeriveKey(std::span<const std::byte> from, std::string_view salt, std::string_view info) {
@@ -114,6 +129,12 @@ ContextPtr MakeContext(Role role, const Key& key) {
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER, nullptr);
   }
   return context;
+}
+
+void OnHelloOfKey(SSL* ssl, std::function<void()>& then) {
+  const bool set = SSL_set_ex_data(ssl, HelloIndex(), &then) == 1;
+  LOCKSTEP_CHECK(set, "no memory for TLS");
+  SSL_set_info_callback(ssl, TellOfHello);
 }
 
 bool ProvenByKey(SSL* ssl) { return SSL_session_reused(ssl) == 1; }

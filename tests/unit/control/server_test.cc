@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <thread>
 
 #include "tests/unit/control/control_fixture.h"
+#include "transport/control/tls.h"
 
 namespace lockstep::transport::control {
 namespace {
@@ -193,6 +196,37 @@ TEST_F(ServerTest, AFloodDoesNotKeepOutWhoKnowsTheSecret) {
     ASSERT_TRUE(RunUntil(io_, [&] { return workers_.size() == worker; }));
     EXPECT_FALSE(joined->closed);
   }
+}
+
+// It has a place among those that know the secret from its TLS hello on: a busy machine may let it
+// wait after that, and for the worker's end the handshake is over before it is for the server's.
+TEST_F(ServerTest, AFloodDoesNotEndAHandshakeOfWhoKnowsTheSecret) {
+  namespace asio = boost::asio;
+  Listen([] {
+    ControlServer::Options options;
+    options.secret = SecretOf('s');
+    options.max_pending = 16;
+    options.handshake_timeout = 3600s;
+    return options;
+  }());
+  asio::io_context own;  // so that the worker does nothing before the test says so
+  asio::ip::tcp::socket socket(own);
+  const HostPort to = server_->address();
+  socket.connect({asio::ip::make_address(to.host), to.port});
+  TlsContext tls(TlsRole::kClient, SecretOf('s'));
+  asio::ssl::stream<asio::ip::tcp::socket&> worker(socket, tls.context());
+  std::optional<boost::system::error_code> outcome;
+  worker.async_handshake(asio::ssl::stream_base::client,
+                         [&](boost::system::error_code failure) { outcome = failure; });
+  own.poll();  // its hello is sent
+  ASSERT_TRUE(RunUntil(io_, [&] { return socket.available() > 0; }));
+  std::vector<asio::ip::tcp::socket> flood;
+  for (int i = 0; i < 100; ++i) flood.push_back(RawConnection());
+  ASSERT_TRUE(RunUntil(io_, [&] { return rejected_.size() >= 84; }));
+  ASSERT_TRUE(RunUntil(own, [&] { return outcome.has_value(); }));
+  EXPECT_FALSE(*outcome) << outcome->message();
+  asio::write(worker, asio::buffer(FrameOf(Encode(msg::FromWorker(msg::Hello{})))));
+  EXPECT_TRUE(RunUntil(io_, [&] { return workers_.size() == 1; }));
 }
 
 // A refusal is no use if it is lost: what the other end has sent meanwhile must not destroy it.
