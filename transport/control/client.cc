@@ -193,7 +193,8 @@ asio::awaitable<Result<std::shared_ptr<Stream>>> ControlClient::Impl::Try(
   const bool too_long = *phase == Phase::kTooLong || self->time_is_up;
   *phase = Phase::kOver;
   self->attempt.cancel();
-  if (!failure && secured) co_return stream;
+  // Where both are on their way, the timer's handler may have closed what is secured.
+  if (!failure && secured && !too_long) co_return stream;
   if (stream) stream->Close();
   if (too_long) co_return Error{ErrorCode::kUnavailable, "no answer"};
   if (failure) co_return Error{ErrorCode::kUnavailable, failure.message()};

@@ -117,6 +117,31 @@ TEST_F(ServerTest, TheClientGivesUpWithTheReason) {
   EXPECT_EQ(error.code, ErrorCode::kTimeout);
 }
 
+// A process that was stopped finds the coordinator's answer and the end of its time together.
+TEST_F(ServerTest, AnAnswerThatComesWithTheEndOfTheTimeIsNoConnection) {
+  Listen([] {
+    ControlServer::Options options;
+    options.secret = SecretOf('s');
+    return options;
+  }());
+  boost::asio::io_context own;
+  std::optional<Result<std::unique_ptr<CoordinatorChannel>>> result;
+  ControlClient::Options options;
+  options.coordinator = server_->address();
+  options.secret = SecretOf('s');
+  options.connect_timeout = 300ms;
+  boost::asio::steady_timer time(io_, options.connect_timeout + 1ms);
+  bool is_up = false;
+  ControlClient client(own, std::move(options), [&](auto got) { result = std::move(got); });
+  time.async_wait([&](boost::system::error_code) { is_up = true; });
+  while (own.poll() > 0) {  // to its TLS hello
+  }
+  ASSERT_TRUE(RunUntil(io_, [&] { return is_up; }));
+  ASSERT_TRUE(RunUntil(own, [&] { return result.has_value(); }));
+  ASSERT_FALSE(result->ok());
+  EXPECT_EQ(result->error().code, ErrorCode::kTimeout);
+}
+
 TEST_F(ServerTest, ADestroyedClientCallsNobody) {
   Listen();
   const HostPort address = server_->address();
