@@ -26,7 +26,7 @@ PolicyTraits NamedPolicy(const PolicySection& section);
 // Facts that no config has. A place that does not know one of them leaves the default, which
 // excludes nothing.
 struct Traits {
-  PolicyTraits policy;
+  PolicyTraits policy = {};
   std::uint32_t workers = 0;   // --workers
   std::string device = {};     // where this worker computes gradients; empty: on the CPU
   bool device_memory = false;  // the exchange works in that device's memory

@@ -140,7 +140,7 @@ TEST_F(LeftOutTest, ARoundDoesWithoutTheUnitsOfAStoppedWorkerThatNobodyHasRoomFo
   const msg::Commit commit = LastCommit();
   ASSERT_EQ(commit.parts.size(), 2u);
   EXPECT_EQ(commit.samples, 5u);
-  EXPECT_FALSE(job_->failure);
+  EXPECT_FALSE(job_->failure());
 }
 
 TEST_F(LeftOutTest, AContributionThatIsNoNumberEndsTheJob) {
