@@ -63,6 +63,7 @@ class Job(ctypes.Structure):
         ("max_run_samples", c_uint64),
         ("max_run_units", c_uint32),
         ("own_parameters", c_int32),
+        ("averages", c_int32),
     ]
 
 

@@ -114,4 +114,5 @@ class Preparation:
             max_run_samples=self.units.at_once,
             max_run_units=self.units.max_in_run,
             own_parameters=own_parameters,
+            averages=bool(parameters.averaged),
         )

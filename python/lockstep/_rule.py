@@ -91,10 +91,6 @@ class Rule:
                 f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's"
                 f"{f' ({self._why})' if self._why else ''}: leave optimizer.name out of the config"
             )
-        if self._parameters.averaged and float(config["optimizer.clip"]) > 0:
-            raise UsageError(
-                "the job's config clips running statistics as well (optimizer.clip): give clip_grad_norm to job.prepare"
-            )
         # A rest is cut evenly, so a unit of it may be little more than half as large as the others.
         fewest = self._parameters.fewest_samples()
         if fewest > 1 and _samples_of_a_unit(config, workers, at_once) <= fewest:
@@ -102,26 +98,6 @@ class Rule:
                 f"job.units = {config['job.units']} of job.global_batch = {config['job.global_batch']} samples may have only one, "
                 "and BatchNorm no statistics of it: fewer units, or a larger batch"
             )
-        if self._parameters.averaged and (dtype := config["exchange.dtype"]) != "fp32":
-            raise UsageError(
-                f"exchange.dtype = {dtype} would round running statistics of norms, which travel with gradients: use fp32"
-            )
-        # Factors are of matrices, and running statistics go as they are.
-        if self._parameters.averaged and (compression := config["exchange.compression"]) == "topk":
-            raise UsageError(
-                f"exchange.compression = {compression} would leave out running statistics of norms, which travel with gradients: "
-                "use none"
-            )
-        if (device := self._parameters.device.name) != "cpu":
-            wanted = {
-                "exchange.compression": "none",
-                "exchange.memory": "auto",
-            }
-            for key, only in wanted.items():
-                if config[key] != only:
-                    raise UsageError(f"{key} = {config[key]} is for gradients in the host's memory, and this model is on {device}")
-            if config["policy.name"] == "local":
-                raise UsageError(f"policy.name = local takes its steps in the host's memory, and this model is on {device}")
 
     def digest(self) -> str:
         """What all workers must have in common, and a job that goes on."""

@@ -167,6 +167,8 @@ class Job:
     own_parameters: bool = False
     """`initial` is whatever this worker has drawn: the job begins with that of the worker with the lowest id. The same on every
     worker."""
+    averages: bool = False
+    """Some parameters are running statistics, which travel with the gradients: settings that would change them are refused."""
 
 
 @dataclass(frozen=True)
@@ -311,6 +313,7 @@ class Session:
             job.max_run_samples,
             job.max_run_units,
             job.own_parameters,
+            job.averages,
         )
         _abi.check(_abi.library().lockstep_begin(self._open(), ctypes.byref(description)))
 

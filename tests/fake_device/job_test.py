@@ -272,7 +272,8 @@ class FakeDeviceJobs(ClusterTest):
             job.on_device = (0,)
             job.start()
             self.assertEqual(job.wait("worker0"), 2)
-            reason = f"{key} = {value} is for gradients in the host's memory: with a GPU set exchange.memory = host too"
+            reason = (f"{key} = {value} and gradients in the memory of cuda:0 (imitated): compression is for gradients in the host's memory, "
+                      "take none (lockstep-worker: or exchange.memory = host)")
             self.assertEqual(job.log("worker0").strip().split("\n")[-1], reason)
             wait_for("the coordinator to hear why", lambda: reason in job.log("coordinator"))
 

@@ -86,9 +86,9 @@ class ImitatedTest(GpuCase):
                 self.assertEqual(device[:2], host[:2])
 
     def test_what_it_cannot_be(self):
-        for setting, message in (("exchange.compression=topk", "exchange.compression = topk is for gradients in the host's memory, and this model is on cuda:0"),
-                                 ("exchange.memory=host", "exchange.memory = host is for gradients in the host's memory, and this model is on cuda:0"),
-                                 ("policy.name=local", "policy.name = local takes its steps in the host's memory, and this model is on cuda:0")):
+        for setting, message in (("exchange.compression=topk", "exchange.compression = topk and gradients in the memory of cuda:0: compression is for"),
+                                 ("exchange.memory=host", "exchange.memory = host and gradients in the memory of cuda:0: leave it at auto"),
+                                 ("policy.name=local", "policy.name = local and gradients computed on cuda:0: local steps are taken on the CPU")):
             with self.subTest(setting):
                 done = lockstep_run("-n", "1", "--set", setting, MODEL, "device=imitated")
                 self.assertEqual(done.returncode, 2, done)

@@ -188,13 +188,6 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
 // Where gradients, parameters and state are to be.
 Status ChooseMemory(lockstep_session& session) {
   if (session.device == "cpu") return {};
-  const lockstep::JobConfig& config = session.session->config();
-  if (config.exchange.memory == "host") {
-    return Error{ErrorCode::kInvalid,
-                 fmt::format("exchange.memory = host, and this program computes with gradients in "
-                             "the memory of {}: leave it at auto",
-                             session.device)};
-  }
   auto memory = worker::MakeDeviceMemory(session.device);
   if (!memory) return memory.error();
   session.memory = *std::move(memory);
@@ -253,6 +246,7 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   job.initialize = [initial = from.initial](std::span<float> parameters) {
     std::copy_n(initial, parameters.size(), parameters.begin());
   };
+  job.averages = from.averages != 0;
   job.own_parameters = from.own_parameters != 0;
   if (!job.own_parameters) {
     job.initial_digest =

@@ -140,6 +140,9 @@ typedef struct lockstep_job {
   /* Not 0: `initial` is whatever this worker has drawn, and the job begins with that of the worker
    * with the lowest id. The same on every worker, which is checked. */
   int32_t own_parameters;
+  /* Not 0: some parameters are running statistics, which travel with the gradients and must be
+   * neither rounded to 16 bits, left out nor clipped. Begin refuses settings that do so. */
+  int32_t averages;
 } lockstep_job;
 
 /* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.

@@ -58,6 +58,8 @@ struct JobDescription {
   // Parameters that the job's own rules update with a rate, weight decay or momentum of their own.
   // Together parameter_count; empty: all are alike. The same on every worker, which is checked.
   ParameterGroups groups = {};
+  // Some parameters are running statistics: they travel with the gradients, as they are.
+  bool averages = false;
   // What this worker computes at once at most, however much is given to it: samples, so that its
   // memory is enough, and units, of which 1 makes each a run of its own. A unit is never divided;
   // where job.units is auto it has no more samples than any worker's bound. Another worker's may be

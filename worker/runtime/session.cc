@@ -92,7 +92,7 @@ class SessionImpl final : public Session {
   std::uint32_t workers() const override { return welcome_.workers; }
 
   Status Begin(JobDescription description) override {
-    auto parts = MakeParts(config_, welcome_.workers, std::move(description));
+    auto parts = MakeParts(config_, welcome_.workers, options_.device, std::move(description));
     if (!parts) return parts.error();
     parts_ = std::move(*parts);
     contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);

@@ -4,9 +4,11 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/compatibility.h"
 #include "base/processors.h"
 #include "transport/open_files.h"
 #include "transport/paths/judge.h"
@@ -26,13 +28,19 @@ void NoteGroups(bool custom, JobDescription& description) {
   description.dataset_digest += "; " + DigestOfGroups(description.groups);
 }
 
+Traits TraitsOf(const JobConfig& config, std::uint32_t workers, const std::string& device,
+                const JobDescription& description) {
+  return {.policy = NamedPolicy(config.policy),
+          .workers = workers,
+          .device = description.collect || description.memory ? device : std::string(),
+          .device_memory = description.memory != nullptr,
+          .shapes = !description.tensors.empty(),
+          .averages = description.averages};
+}
+
 Status MakeOptimizers(const JobConfig& config, std::uint32_t workers, SessionParts& parts) {
   const JobDescription& description = parts.description;
   if (config.policy.local()) {
-    if (description.collect || description.memory) {
-      return Error{ErrorCode::kInvalid,
-                   "policy local takes its steps on the CPU: leave --device at cpu"};
-    }
     auto steps = LocalSteps::Make(config, workers, description.parameter_count, description.groups);
     if (!steps) return steps.error();
     parts.local_steps = std::make_shared<LocalSteps>(std::move(*steps));
@@ -45,13 +53,7 @@ Status MakeOptimizers(const JobConfig& config, std::uint32_t workers, SessionPar
     if (!optimizer) return optimizer.error();
     parts.optimizer = std::move(*optimizer);
   }
-  if (config.exchange.rank() > 0) {
-    if (description.tensors.empty()) {
-      return Error{ErrorCode::kInvalid,
-                   "exchange.compression = powersgd needs the shapes of the tensors"};
-    }
-    parts.optimizer = WithFactors(std::move(parts.optimizer));
-  }
+  if (config.exchange.rank() > 0) parts.optimizer = WithFactors(std::move(parts.optimizer));
   return CheckNames(description.tensors, parts.optimizer->state_names());
 }
 
@@ -122,6 +124,7 @@ Status MakeBuffers(const JobConfig& config, std::uint32_t workers, SessionParts&
 }  // namespace
 
 Result<std::unique_ptr<SessionParts>> MakeParts(const JobConfig& config, std::uint32_t workers,
+                                                const std::string& device,
                                                 JobDescription description) {
   auto parts = std::make_unique<SessionParts>();
   parts->description = std::move(description);
@@ -129,13 +132,9 @@ Result<std::unique_ptr<SessionParts>> MakeParts(const JobConfig& config, std::ui
   if (Status can_be = CheckDescription(parts->description, config.optimizer.custom()); !can_be) {
     return can_be.error();
   }
+  const Traits traits = TraitsOf(config, workers, device, parts->description);
+  if (Status fits = CheckTogether(config, traits); !fits) return fits.error();
   if (Status made = MakeOptimizers(config, workers, *parts); !made) return made.error();
-  if (config.exchange.compressed() && parts->description.memory) {
-    return Error{ErrorCode::kInvalid,
-                 fmt::format("exchange.compression = {} is for gradients in the host's memory: "
-                             "with a GPU set exchange.memory = host too",
-                             config.exchange.compression)};
-  }
   MakeBuckets(config, *parts);
   if (Status made = MakeBuffers(config, workers, *parts); !made) return made.error();
   return parts;

@@ -38,6 +38,7 @@ struct SessionParts {
 };
 
 Result<std::unique_ptr<SessionParts>> MakeParts(const JobConfig& config, std::uint32_t workers,
+                                                const std::string& device,
                                                 JobDescription description);
 
 // How the data plane is started, but for its callbacks and the address that it listens on.

@@ -33,7 +33,8 @@ enum class Refuses : std::uint8_t { kAtOnce, kWhenReady, kNever };
 // Lets a worker in, and refuses it in the next breath, when it is ready, or not at all.
 class Refusing {
  public:
-  explicit Refusing(Refuses when) : when_(when) {
+  explicit Refusing(Refuses when, JobConfig config = {}) : when_(when), config_(std::move(config)) {
+    config_.exchange.transport = "tcp";
     auto server =
         control::ControlServer::Listen(io_, {},
                                        {[this](std::unique_ptr<control::WorkerChannel> channel,
@@ -77,9 +78,7 @@ class Refusing {
     welcome.term = Term(1);
     welcome.job_id = "0123456789abcdef";
     welcome.job_key = std::vector<std::byte>(32, std::byte{7});
-    JobConfig config;
-    config.exchange.transport = "tcp";
-    welcome.config_text = ToIni(config);
+    welcome.config_text = ToIni(config_);
     welcome.workers = 1;
     channel_->Send(welcome);
     if (when_ == Refuses::kAtOnce) Refuse();
@@ -90,6 +89,7 @@ class Refusing {
   }
 
   const Refuses when_;
+  JobConfig config_;
   boost::asio::io_context io_;
   std::unique_ptr<control::ControlServer> server_;
   std::unique_ptr<control::WorkerChannel> channel_;
@@ -197,6 +197,30 @@ TEST(SessionThatBegins, RefusesWhatNoJobCanHave) {
               }),
               HasSubstr("the digest of the data has 4"));
   EXPECT_DEATH(session->EvaluationDone(0, 0), "EvaluationDone without an evaluation");
+}
+
+// What the config allows and this worker's program or device does not.
+TEST(SessionThatBegins, RefusesWhatDoesNotGoWithItsProgram) {
+  const auto error = [](const auto& set, const auto& change) {
+    JobConfig config;
+    set(config);
+    Refusing coordinator(Refuses::kNever, config);
+    const SessionPtr session = JoinAt(coordinator.address());
+    JobDescription job = Sixteen();
+    change(job);
+    const Status begun = session->Begin(std::move(job));
+    return begun.ok() ? std::string() : begun.error().message;
+  };
+  const auto powersgd = [](JobConfig& config) { config.exchange.compression = "powersgd"; };
+  const auto bf16 = [](JobConfig& config) { config.exchange.dtype = "bf16"; };
+  const auto local = [](JobConfig& config) { config.policy.name = "local+backup"; };
+  EXPECT_EQ(error(powersgd, [](JobDescription&) {}),
+            "exchange.compression = powersgd needs the shapes of the tensors");
+  EXPECT_EQ(error(powersgd, [](JobDescription& job) { job.tensors = {{"a", {16}}}; }), "");
+  EXPECT_THAT(error(bf16, [](JobDescription& job) { job.averages = true; }),
+              HasSubstr("exchange.dtype = bf16 would round running statistics"));
+  EXPECT_THAT(error(local, [](JobDescription& job) { job.collect = [](std::span<float>) {}; }),
+              HasSubstr("policy.name = local+backup and gradients computed on "));
 }
 
 // Before anybody is asked: in C and Python there is nobody else who looks at it.
