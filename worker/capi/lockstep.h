@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ABI_VERSION 11u
+#define LOCKSTEP_ABI_VERSION 1u
 
 typedef enum lockstep_status {
   LOCKSTEP_OK = 0,
