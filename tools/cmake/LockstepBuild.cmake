@@ -62,10 +62,11 @@ if(LOCKSTEP_SANITIZE)
     set(CMAKE_CXX_FLAGS_RELEASE "-Og -g1")
   endif()
 endif()
-# The presets have the sources of a target compiled some at a time, for which names in unnamed namespaces must differ. `tools/lint
-# --alone` finds what a source forgets to include.
+# The presets have the sources of a target compiled some at a time, for which names in unnamed namespaces must differ, and headers that
+# nearly all include once. `tools/lint --alone` finds what a source forgets to include.
 if(CMAKE_UNITY_BUILD)
-  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  # ccache can do with precompiled headers when the preprocessor names them.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage> $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
 endif()
 if(LOCKSTEP_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
@@ -79,6 +80,28 @@ endif()
 function(lockstep_compile_alone)
   set_source_files_properties(${ARGV} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
+
+# lockstep_precompile(MAKER OPTIONS ... HEADERS ...): a target that precompiles the headers that nearly all sources include, and HEADERS.
+# Asio's, protobuf's and others are in few of what is compiled then. OPTIONS has the definitions that all users have, and no others.
+function(lockstep_precompile maker)
+  cmake_parse_arguments(ARG "" "" "OPTIONS;HEADERS" ${ARGN})
+  if(CMAKE_UNITY_BUILD)
+    file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/${maker}.cc" CONTENT "")
+    add_library(${maker} OBJECT "${PROJECT_BINARY_DIR}/${maker}.cc")
+    target_link_libraries(${maker} PRIVATE lockstep_options fmt::fmt spdlog::spdlog ${ARG_OPTIONS})
+    target_precompile_headers(${maker} PRIVATE <algorithm> <array> <chrono> <cstdint> <deque> <functional> <map> <memory> <optional>
+      <set> <span> <string> <string_view> <tuple> <utility> <variant> <vector> <fmt/format.h> <spdlog/spdlog.h> ${ARG_HEADERS})
+  endif()
+endfunction()
+
+# lockstep_precompiled(TARGET MAKER): TARGET's sources take the headers from MAKER; both are compiled with the same options.
+function(lockstep_precompiled target maker)
+  if(CMAKE_UNITY_BUILD)
+    target_precompile_headers(${target} REUSE_FROM ${maker})
+  endif()
+endfunction()
+
+lockstep_precompile(lockstep_precompiled_library OPTIONS lockstep_private_options)
 
 # For the sources of tests alone: with -O3 they take nearly twice as long to compile as with -Og, and test the same. What they test
 # keeps its own options. With -Og GCC takes values for uninitialized that are not; libraries and programs keep that warning.
@@ -107,6 +130,7 @@ function(lockstep_library name)
     add_library(lockstep_${name} STATIC ${ARG_SOURCES})
     target_link_libraries(lockstep_${name} PUBLIC lockstep_options ${ARG_DEPS}
                           PRIVATE $<BUILD_INTERFACE:lockstep_private_options> ${ARG_PRIVATE_DEPS})
+    lockstep_precompiled(lockstep_${name} lockstep_precompiled_library)
   else()
     add_library(lockstep_${name} INTERFACE)
     target_link_libraries(lockstep_${name} INTERFACE lockstep_options ${ARG_DEPS})
@@ -149,6 +173,7 @@ function(lockstep_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE lockstep_test_options GTest::gmock GTest::gtest GTest::gtest_main ${ARG_DEPS})
+  lockstep_precompiled(${name} lockstep_precompiled_test)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
   lockstep_reports_fail(${name})

@@ -43,8 +43,9 @@ lockstep_test_jobs() {
   echo $((jobs + jobs / 2))
 }
 
-# A source that is compiled alike in two build folders is compiled once: the cuda preset has most of its objects from release.
-export CCACHE_NOHASHDIR=1
+# A source that is compiled alike in two build folders is compiled once: the cuda preset has most of its objects from release. ccache
+# takes precompiled headers with this sloppiness only.
+export CCACHE_NOHASHDIR=1 CCACHE_BASEDIR="${CCACHE_BASEDIR:-$PWD}" CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
 
 # Configures PRESET with further cmake arguments, behind them those in LOCKSTEP_CMAKE_ARGUMENTS; with ccache and lld where they are
 # there (nvcc, which links in the cuda preset, does not know lld).
