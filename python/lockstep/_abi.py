@@ -11,7 +11,7 @@ from typing import Any
 from lockstep import _place
 from lockstep._errors import UsageError, of_status
 
-ABI = 11
+ABI = 1
 
 _DLPACK = b"dltensor"  # the capsule refers to it
 
