@@ -31,9 +31,9 @@ using SslPtr = std::unique_ptr<SSL, Free>;
 // The key is copied; the copy is wiped when the context ends.
 ContextPtr MakeContext(Role role, const Key& key);
 
-// A server's handshake calls `then`, once, as soon as it has read a hello that takes the key to make
-// (RFC 8446, 4.2.11.2). The client may have recorded that hello: it proves itself at the end only.
-// `then` must live as long as the handshake.
+// A server's handshake calls `then`, once, as soon as it has read a hello that takes the key to
+// make (RFC 8446, 4.2.11.2). The client may have recorded that hello: it proves itself at the end
+// only. `then` must live as long as the handshake.
 void OnHelloOfKey(SSL* ssl, std::function<void()>& then);
 
 // Whether a finished handshake rests on the key. A peer could have offered a certificate instead.
