@@ -25,6 +25,7 @@ constexpr int kStuckUnits = 3;
 constexpr int kFarSlower = 4;      // than the median worker
 constexpr int kHopelessShare = 4;  // of the round so far: that long after all others are done
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
+constexpr std::size_t kFreePasses = 3;     // of units that it was handed and has not begun
 constexpr std::size_t kMostDoublings = 5;  // of the patience with those that are late
 
 constexpr int kDeliveryMemory = 4;  // rounds
@@ -46,8 +47,8 @@ struct Promise {
 };
 
 // What a worker got by a hand-over and has not begun as far as it says: it may be about to, and two
-// idle workers whose reports are slow would pass a unit to and fro for ever. So each time that it
-// passes such units on it keeps the next ones for twice as long.
+// idle workers whose reports are slow would pass a unit to and fro for ever. So from the third time
+// on that it passes such units on it keeps the next ones, each time for twice as long.
 struct Received {
   bool any = false;
   std::uint32_t done = 0;  // its units_done then
@@ -248,8 +249,8 @@ class Flexrr final : public WorkRule {
   bool MayBeginSoon(const WorkerView& worker, Time now) {
     Received& received = ReceivedBy(worker);
     if (received.any && received.done != worker.units_done) received = {};
-    if (received.passed == 0) return false;
-    const std::size_t doublings = std::min(received.passed - 1, kMostDoublings);
+    if (received.passed < kFreePasses) return false;
+    const std::size_t doublings = std::min(received.passed - kFreePasses, kMostDoublings);
     return now < received.last + kShortestStuck * (1 << doublings);
   }
 
