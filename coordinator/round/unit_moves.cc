@@ -238,7 +238,8 @@ bool UnitMoves::Place(const policies::RoundView& view) {
       later = later || share == nullptr ||
               (share->parts.size() < kMaxParts && !share->refused &&
                (!work_->WorkerViewOf(member.id.worker)->fenced ||
-                (!share->fence_answered && job_->now() < FenceAnswersUntil())));
+                (!share->fence_answered &&
+                 (view.with_units == 0 || job_->now() < FenceAnswersUntil()))));
     }
   }
   // Those that lag by a round would hold it up; better than nobody.

@@ -46,7 +46,8 @@ class UnitMoves {
   Time LetsGoOfAwayFrom() const;
   bool CanTake(const Member& member) const;
   bool GoneUnfinished(WorkerId worker) const;
-  // A stopped worker answers no fence, and what it would say is not worth more waiting (I6).
+  // A stopped worker answers no fence, and a round in which others have units does not wait for
+  // what it would say (I6).
   Time FenceAnswersUntil() const { return fenced_at_ + job_->bounds.Answer(); }
   void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
   void Spread(const std::vector<Member*>& takers);

@@ -23,6 +23,8 @@ class Group {
   struct Target {
     Connection::Endpoint endpoint;
     std::string address;
+    Time until;               // it is tried again at most until then
+    std::uint32_t tries = 0;  // that have failed
   };
 
   // `target`: nothing where the connections come in.

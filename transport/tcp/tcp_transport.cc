@@ -15,6 +15,7 @@
 #include <boost/asio/version.hpp>
 #include <charconv>
 #include <future>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -42,6 +43,9 @@ constexpr std::size_t kMaxStrangers = 128;
 // it may have given up some of them.
 constexpr std::size_t kGroupsForming = 4;
 constexpr std::size_t kScratchBytes = 256u << 10;
+// Before a connection is tried again that the other end has closed.
+constexpr Duration kShortestDelay = std::chrono::milliseconds(10);
+constexpr std::uint32_t kMostDoublings = 5;
 
 using Endpoint = asio::ip::tcp::endpoint;
 
@@ -162,8 +166,17 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   std::unique_ptr<Group> TakeForming(const Group* group);
   Status TakeAnswer(Connection& connection, const ConnectionPlace& place);
   Status TakePlace(Connection& connection, const ConnectionPlace& place);
+  void StartGroup(const MemberId& who, const Group::Target& target);
+  bool TryAgain(const MemberId& who, Group::Target target);
   void ConnectFurther(Group& group);
   void BringUp(const Group& forming);
+
+  // A peer that is about to be connected to once more.
+  struct Again {
+    MemberId who;
+    Group::Target target;
+    std::unique_ptr<asio::steady_timer> timer;
+  };
 
   const Options options_;
   Capabilities capabilities_;
@@ -181,6 +194,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
       {.most = PlacesForStrangers(kMaxStrangers) + options_.members * options_.connections}};
   std::unordered_map<const Connection*, Places::Ticket> strangers_;  // of arrived_, not proven
   std::vector<std::unique_ptr<Group>> forming_;
+  std::list<Again> again_;
   std::unordered_map<PeerId, std::unique_ptr<Group>> peers_;  // up, or ending
   PeerId last_peer_;
   FetchId last_fetch_;
@@ -260,6 +274,7 @@ void TcpTransport::EndAll() {
   acceptor_ = nullptr;
   const Error reason{ErrorCode::kClosed, "the transport was stopped"};
   while (!arrived_.empty()) std::shared_ptr(arrived_.back())->End(reason);
+  for (const Again& again : std::exchange(again_, {})) FailConnect(again.who, reason);
   while (!forming_.empty()) forming_.back()->main().End(reason);
   while (!peers_.empty()) peers_.begin()->second->main().End(reason);
   if (failures_to_tell_ > 0) {
@@ -311,12 +326,33 @@ void TcpTransport::Connect(const MemberId& who, const std::string& address) {
     });
     return;
   }
-  Group& group = *forming_.emplace_back(std::make_unique<Group>(
-      who, options_.connections, Group::Target{.endpoint = *endpoint, .address = address}));
+  StartGroup(who, {.endpoint = *endpoint,
+                   .address = address,
+                   .until = MonotonicNow() + options_.connect_timeout});
+}
+
+void TcpTransport::StartGroup(const MemberId& who, const Group::Target& target) {
+  Group& group = *forming_.emplace_back(std::make_unique<Group>(who, options_.connections, target));
   const ConnectionPlace place{.connections = static_cast<std::uint32_t>(options_.connections)};
   auto connection = std::make_shared<Connection>(*this, Connection::Socket(io_), who, place);
   group.Add(connection);
-  connection->StartConnecting(*endpoint);
+  connection->StartConnecting(target.endpoint);
+}
+
+// The other end may have closed it to make place for another one, before it has read who this is:
+// where strangers press in, a peer loses its place like anybody (Places).
+bool TcpTransport::TryAgain(const MemberId& who, Group::Target target) {
+  const Duration delay = kShortestDelay * (1 << std::min(target.tries++, kMostDoublings));
+  if (stopping_ || MonotonicNow() + delay >= target.until) return false;
+  const auto again = again_.insert(again_.end(), {who, std::move(target), {}});
+  again->timer = std::make_unique<asio::steady_timer>(io_, delay);
+  again->timer->async_wait([this, again](boost::system::error_code error) {
+    if (error || stopping_) return;
+    const Again due = std::move(*again);
+    again_.erase(again);
+    StartGroup(due.who, due.target);
+  });
+  return true;
 }
 
 void TcpTransport::ConnectFurther(Group& group) {
@@ -452,11 +488,13 @@ void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) 
   const std::unique_ptr<Group> group = TakeForming(connection.group());
   if (!group) return;  // another one of it has ended before
   const Error why = OfGroup(*group, connection, error);
+  const bool unread = error.code == ErrorCode::kClosed && group->settled() == 0;
   group->End(error);
   if (!group->target()) {
     LogRefusal(why);
     return;
   }
+  if (unread && TryAgain(group->who(), *group->target())) return;
   FailConnect(group->who(),
               Error{why.code, fmt::format("{}: {}", group->target()->address, why.message)});
 }

@@ -2,6 +2,7 @@
 // other end by hand.
 #include <algorithm>
 #include <future>
+#include <thread>
 
 #include "tests/unit/transport/hostile_fixture.h"
 
@@ -399,6 +400,13 @@ class ConnectorTest : public ::testing::Test, public Handler {
     place = said.value_or(ConnectionPlace{});
     return peer;
   }
+  bool CloseNext() {
+    int came = -1;
+    do {
+      came = ::accept(listening_, nullptr, nullptr);
+    } while (came < 0 && errno == EINTR);
+    return came >= 0 && ::close(came) == 0;
+  }
   std::string WhyFailed() {
     auto why = why_.get_future();
     return why.wait_for(30s) == std::future_status::ready ? why.get() : "nothing came of it";
@@ -445,6 +453,21 @@ TEST_F(ConnectorTest, OpensTheFurtherOnesAndBeginsWhenAllAreAnswered) {
   }
 }
 
+// As an end does where strangers press in: the newest of them takes the place of one that has not
+// been read yet.
+TEST_F(ConnectorTest, TriesAgainWhenItIsClosedBeforeItHasBeenRead) {
+  for (int i = 0; i < 2; ++i) CloseNext();
+  ConnectionPlace place;
+  const auto main = Accept(place);
+  main->WritePlace({kConnections, 0, kGroup});
+  std::vector<std::unique_ptr<RawPeer>> further;
+  for (std::uint32_t i = 1; i < kConnections; ++i) {
+    further.push_back(Accept(place));
+    further.back()->WritePlace(place);
+  }
+  EXPECT_EQ(WhyFailed(), "up");
+}
+
 TEST_F(ConnectorTest, AnAnswerForAnotherConnectionEndsIt) {
   ConnectionPlace place;
   const auto main = Accept(place);
@@ -460,6 +483,18 @@ class ConnectorTimeTest : public ConnectorTest {
  protected:
   ConnectorTimeTest() : ConnectorTest(kShort) {}
 };
+
+TEST_F(ConnectorTimeTest, FailsWhenItIsClosedAgainAndAgain) {
+  std::thread closing([this] {
+    while (CloseNext()) {
+    }
+  });
+  const std::string why = WhyFailed();
+  ::shutdown(listening_, SHUT_RDWR);
+  closing.join();
+  EXPECT_TRUE(why.find("closed") != std::string::npos || why.find("reset") != std::string::npos)
+      << why;
+}
 
 TEST_F(ConnectorTimeTest, FailsWhenOneIsNotAnswered) {
   ConnectionPlace place;
