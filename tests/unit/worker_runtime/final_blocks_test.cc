@@ -291,7 +291,13 @@ class FinalBlocks : public ::testing::Test {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       float total = 0;
       for (const auto& [round, sample] : computed[0]) total += Gradient(sample, i);
-      ASSERT_EQ(parameters[i] * 64, -total) << i;
+      // On a busy machine a round may close without a worker that stands still, and another one has
+      // those samples: then the numbers of samples are no powers of two, and rounding is left.
+      if (requeued_ > 0) {
+        ASSERT_NEAR(parameters[i] * 64, -total, 1e-4) << i;
+      } else {
+        ASSERT_EQ(parameters[i] * 64, -total) << i;
+      }
     }
   }
 
