@@ -1,7 +1,7 @@
 // Which choices of a job exclude each other, and which stay as they are for the whole job. It is
 // one table, asked when a config is read, when a job starts or is resumed, when its policy is
-// exchanged, when a round's algorithm is chosen and when a worker begins. docs/configuration.md
-// shows it.
+// exchanged, when a round's algorithm is chosen and when a worker begins.
+// docs/reference/configuration.md shows it.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ std::string WhyOnlyDirect(const JobConfig& config, const Traits& traits);
 // is resumed; empty: it can.
 std::string_view WhyKept(std::string_view key, std::string_view before, std::string_view now);
 
-// Both tables for docs/configuration.md, Markdown.
+// Both tables for docs/reference/configuration.md, Markdown.
 std::string CompatibilityReference();
 
 }  // namespace lockstep

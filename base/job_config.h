@@ -1,6 +1,6 @@
 // The job's configuration, typed. One declaration of each option (base/job_options.cc) serves the
 // INI file, the command line,
-// --help and docs/configuration.md.
+// --help and docs/reference/configuration.md.
 #pragma once
 
 #include <cmath>

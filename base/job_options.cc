@@ -148,10 +148,10 @@ void DeclareCompute(OptionTable& table, ComputeSection* compute) {
 
 void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
   table.Group("[optimizer]", "how parameters follow the gradient");
-  table.Add(
-      "optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw", "custom"}),
-      "Optimizer; custom: the workers' own program makes the update (docs/c-interface.md), and "
-      "of this section only lr, clip and linear_scaling count");
+  table.Add("optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw", "custom"}),
+            "Optimizer; custom: the workers' own program makes the update "
+            "(docs/reference/c-interface.md), and "
+            "of this section only lr, clip and linear_scaling count");
   table.Add("optimizer.lr", &optimizer->lr, Number(0, 1e6),
             "Learning rate for a full round of job.global_batch samples, before the schedule");
   table.Add("optimizer.momentum", &optimizer->momentum, Number(0, 1, true),

@@ -46,7 +46,7 @@ std::span<const std::string_view> WorkerKeys();
 // All options in groups, for --help.
 std::string JobOptionsDescription();
 
-// Tables of all options for docs/configuration.md, Markdown.
+// Tables of all options for docs/reference/configuration.md, Markdown.
 std::string ConfigurationReference();
 
 }  // namespace lockstep

@@ -1,6 +1,6 @@
 // The control plane's messages as plain values: what coordinator and workers say to each other. The
 // pure cores speak these; transport/control/ turns them into Protocol Buffers and back.
-// docs/protocol.md tells when each is sent.
+// docs/reference/protocol.md tells when each is sent.
 #pragma once
 
 #include <cstddef>

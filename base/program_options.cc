@@ -129,7 +129,8 @@ OptionType<SlowdownSpec> SlowdownOption() {
   OptionType<SlowdownSpec> type;
   type.placeholder = std::string("SPEC");
   type.form = std::string(
-      "key=value,... as worker=2,factor=4,from=10s,for=5s; docs/slowdowns.md has the patterns");
+      "key=value,... as worker=2,factor=4,from=10s,for=5s; docs/reference/slowdowns.md has the "
+      "patterns");
   type.parse = [](std::string_view text) -> Result<SlowdownSpec> {
     Result<SlowdownSpec> spec = ParseSlowdownSpec(text);
     if (!spec) return spec;

@@ -1,6 +1,6 @@
 // How long work takes under slow-downs. Pure: what happens to a unit depends on the specs and on
 // the arguments alone, so all workers, the simulator and a second run see the same.
-// docs/slowdowns.md describes the patterns.
+// docs/reference/slowdowns.md describes the patterns.
 #pragma once
 
 #include <cstdint>

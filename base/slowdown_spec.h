@@ -1,6 +1,6 @@
 // What --slowdown, the HTTP interface and the SetSlowdown message ask for: "key=value,...", for
 // experiments that need a straggler. base/slowdown.h says how long work takes under it;
-// docs/slowdowns.md describes the patterns for users.
+// docs/reference/slowdowns.md describes the patterns for users.
 #pragma once
 
 #include <cstdint>

@@ -394,7 +394,7 @@ let keys = [];      // that the secret may mean; one once it has been right
 let asked = Promise.resolve();  // ends with the last change that was asked for: one at a time
 const encoder = new TextEncoder();
 
-// As HttpProof has it (docs/protocol.md).
+// As HttpProof has it (docs/reference/protocol.md).
 async function derived(bytes, purpose) {
   const from = await crypto.subtle.importKey("raw", bytes, "HKDF", false, ["deriveBits"]);
   return crypto.subtle.deriveBits({name: "HKDF", hash: "SHA-256", salt: encoder.encode("lockstep job secret v1"),

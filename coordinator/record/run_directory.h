@@ -1,6 +1,6 @@
-// The run directory: what a job leaves behind. One writer, held by a lock; docs/run-directory.md
-// describes the files. Errors are one line with the path and what the operating system said.
-// Control thread only.
+// The run directory: what a job leaves behind. One writer, held by a lock;
+// docs/reference/run-directory.md describes the files. Errors are one line with the path and what
+// the operating system said. Control thread only.
 #pragma once
 
 #include <sys/types.h>

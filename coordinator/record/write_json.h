@@ -1,5 +1,5 @@
 // The lines and files of a run directory as JSON text. People and scripts build on their form:
-// docs/run-directory.md describes it.
+// docs/reference/run-directory.md describes it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-"""What a script says of the job, as INI text: the keys of docs/configuration.md."""
+"""What a script says of the job, as INI text: the keys of docs/reference/configuration.md."""
 
 import configparser
 from collections.abc import Mapping

@@ -82,7 +82,7 @@ class MisuseTest(TorchTest):
     def test_settings_that_change_nothing_are_said(self):
         """All that the configuration has for lockstep-worker's own models; where the job's config says them, one line each."""
         documented = {}
-        for line in (package.ROOT / "docs" / "configuration.md").read_text().splitlines():
+        for line in (package.ROOT / "docs" / "reference" / "configuration.md").read_text().splitlines():
             if (found := re.match(r"\| `((?:model|data|compute)\.\w+)` \| (?:`([^`]*)`|\(empty\)) \|", line)) and found[1] != "data.digest":
                 documented[found[1]] = found[2] or ""
         self.assertGreater(len(documented), 10)

@@ -1,4 +1,4 @@
-"""docs/tutorial-pytorch.md, as it stands there: the plain script, the three lines, and the commands that end by themselves."""
+"""docs/start/tutorial-pytorch.md, as it stands there: the plain script, the three lines, and the commands that end by themselves."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ import package  # noqa: E402
 from package import ROOT, harness  # noqa: E402
 from torch_test import PYTHON, TorchTest  # noqa: E402
 
-PAGE = (ROOT / "docs" / "tutorial-pytorch.md").read_text()
+PAGE = (ROOT / "docs" / "start" / "tutorial-pytorch.md").read_text()
 SAMPLES = 24_000
 
 

@@ -370,7 +370,7 @@ double Checker::SchedulePosition(RoundId round) const {
          static_cast<double>(counted) / job.global_batch;
 }
 
-// From the words of docs/configuration.md, not from base/schedule.h: the two must agree.
+// From the words of docs/reference/configuration.md, not from base/schedule.h: the two must agree.
 double Checker::Rate(double position) const {
   const ScheduleSection& schedule = options_.config.schedule;
   const JobSection& job = options_.config.job;

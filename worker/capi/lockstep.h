@@ -1,5 +1,5 @@
 /* A worker of a Lockstep job from any language: the C form of worker/runtime/session.h, whose head
- * shows the loop. docs/c-interface.md has an example.
+ * shows the loop. docs/reference/c-interface.md has an example.
  *
  * Versions. LOCKSTEP_ABI_VERSION changes when a program that was built with another one would not
  * work: compare it with lockstep_abi_version() before anything else. The structures with a `size`

@@ -1,7 +1,7 @@
 // The worker's side of a round as a pure core: Step(now, event) -> actions. It decides what is
 // computed, fetched, reduced, applied and said; it does no I/O, reads no clock and starts no
 // thread. It lives on the transport's data thread. step_io.h says what the events and actions mean,
-// docs/protocol.md how a round goes.
+// docs/reference/protocol.md how a round goes.
 //
 // Nothing is written to a buffer that is served, fetched into or read by an operation: the core
 // counts those uses and takes a buffer again only when they have ended. Where a peer that does not

@@ -1,5 +1,5 @@
-// docs/configuration.md tells of the options that the programs have. What stands below its marker
-// is made from their declaration; with --rewrite this program writes it anew.
+// docs/reference/configuration.md tells of the options that the programs have. What stands below
+// its marker is made from their declaration; with --rewrite this program writes it anew.
 
 #include <gtest/gtest.h>
 

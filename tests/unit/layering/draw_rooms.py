@@ -1,4 +1,4 @@
-"""Writes into docs/architecture.md what the rooms of each folder may include, as a table, and what they do include, as a drawing.
+"""Writes into docs/project/architecture.md what the rooms of each folder may include, as a table, and what they do include, as a drawing.
 
 usage: draw_rooms.py ROOT [--check]
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import check_layers
 import source_tree
 
-PAGE = "docs/architecture.md"
+PAGE = "docs/project/architecture.md"
 BEGIN, END = "<!-- draw_rooms.py: begin -->\n", "<!-- draw_rooms.py: end -->\n"
 DRAWN = ("base", "policies", "transport", "coordinator", "worker")
 

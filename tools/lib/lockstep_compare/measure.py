@@ -1,4 +1,4 @@
-"""What a run directory says about time and samples (docs/run-directory.md)."""
+"""What a run directory says about time and samples (docs/reference/run-directory.md)."""
 
 import bisect
 import json
