@@ -23,6 +23,10 @@ struct JobSection {
   std::uint32_t min_workers = 0;     // 0: as policies::DefaultMinWorkers says
   double join_timeout_s = 60;        // how long to wait for --workers to join
   double quorum_timeout_s = 1800;  // how long without min_workers, once rounds have begun; 0: ever
+  // How long a worker that has lost its coordinator keeps its state and looks for another one.
+  // kThreeTimeouts: three times liveness.timeout; 0: it ends at once.
+  static constexpr double kThreeTimeouts = -1;
+  double coordinator_timeout_s = kThreeTimeouts;
   // stop | skip: what a contribution does that is no number any more. Stop ends the job; skip drops
   // the contribution and its samples.
   std::string on_nan = "stop";
@@ -150,7 +154,12 @@ struct EvaluationSection {
 struct CheckpointSection {
   std::uint64_t every_rounds = 0;
   std::uint32_t every_epochs = 1;  // 0: only at the end
+  double every_s = 600;            // 0: not by time
   std::uint32_t keep = 2;          // how many of the newest stay
+};
+
+struct JournalSection {
+  bool sync = false;  // bring each entry to the disk before anybody hears of its commit
 };
 
 struct JobConfig {
@@ -166,6 +175,7 @@ struct JobConfig {
   LivenessSection liveness;
   EvaluationSection evaluation;
   CheckpointSection checkpoint;
+  JournalSection journal;
 };
 
 }  // namespace lockstep

@@ -70,6 +70,24 @@ OptionType<std::uint32_t> CountOrAuto(std::uint32_t most, std::uint32_t value) {
   return CountOr("auto", 0, most, value);
 }
 
+// The word auto stands for `value`, which is no time.
+OptionType<double> SecondsOrAuto(double most, double value) {
+  OptionType<double> type = DurationSeconds(0, most);
+  type.placeholder += "|auto";
+  type.form += " or auto";
+  type.parse = [seconds = type.parse, form = type.form,
+                value](std::string_view text) -> Result<double> {
+    if (text == "auto") return value;
+    auto number = seconds(text);
+    if (!number) return Invalid("expected " + form);
+    return number;
+  };
+  type.format = [seconds = type.format, value](const double& number) {
+    return number == value ? std::string("auto") : seconds(number);
+  };
+  return type;
+}
+
 void DeclareJob(OptionTable& table, JobSection* job) {
   table.Group("[job]", "what is to be done");
   table.Add("job.seed", &job->seed, WideCount(0, kMost64),
@@ -99,6 +117,11 @@ void DeclareJob(OptionTable& table, JobSection* job) {
   table.Add("job.quorum_timeout", &job->quorum_timeout_s, DurationSeconds(0, 30 * kDay),
             "How long a job that has begun waits with fewer workers than job.min_workers; "
             "then it fails and says who is missing, and can be resumed. 0s: for ever");
+  table.Add("job.coordinator_timeout", &job->coordinator_timeout_s,
+            SecondsOrAuto(30 * kDay, JobSection::kThreeTimeouts),
+            "How long a worker whose coordinator is gone keeps its parameters and looks for the "
+            "next one (--reattach), before it ends with status 1; auto: three times "
+            "liveness.timeout; 0s: it ends at once");
   table.Add("job.on_nan", &job->on_nan, Choice({"stop", "skip"}),
             "A contribution whose loss or gradient is infinite or not a number: stop ends the job "
             "with status 1 and names the worker and the samples, the last checkpoint stays; skip "
@@ -339,6 +362,13 @@ void DeclareRest(OptionTable& table, JobConfig* config) {
             "After every so many epochs; 0: not by epochs");
   table.Add("checkpoint.keep", &config->checkpoint.keep, Count(1, 1u << 20),
             "How many of the newest checkpoints stay");
+  table.Add("checkpoint.every", &config->checkpoint.every_s, DurationSeconds(0, 30 * kDay),
+            "After the first round that is committed so long after the last checkpoint was begun; "
+            "0s: not by time");
+  table.Group("[journal]", "what a coordinator that takes over goes on from (--reattach)");
+  table.Add("journal.sync", &config->journal.sync, TrueOrFalse(),
+            "Bring each commit's entry to the disk before anybody hears of the commit: then a stop "
+            "of the coordinator's machine, too, loses none; a stop of its process never does");
 }
 
 Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {

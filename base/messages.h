@@ -174,6 +174,18 @@ enum class StateSource : std::uint8_t {
   kPeers,       // CatchUp follows
   kGiven,       // parameters of one worker's own (GiveParameters); all others got them as
                 // StateChunks before Start. Empty optimizer state
+  kHeld,        // what this worker said that it holds (Ready::held)
+};
+
+// The parameters and optimizer state that a worker has kept from the coordinator before: those
+// before round `next`. They are the same bits wherever term, round and attempt are the same.
+struct HeldParameters {
+  Term term;
+  RoundId next;
+  // Of the commit of round next - 1, which is the newest one in them; none: nothing was committed
+  // since that term's Start.
+  std::optional<Attempt> attempt;
+  bool operator==(const HeldParameters&) const = default;
 };
 
 struct TransportOffer {
@@ -233,6 +245,8 @@ struct Welcome {
   std::string config_text;         // the job's effective config, INI
   std::uint32_t workers = 0;       // of the job (--workers)
   std::int64_t age_ns = 0;         // of the job when this was sent; what slow-downs count from
+  // Of the run directory: the same for each coordinator that goes on with the job.
+  std::string run_id = {};
   bool operator==(const Welcome&) const = default;
 };
 
@@ -488,6 +502,8 @@ struct Ready {
   // They are whatever they are, drawn by this worker alone: the job begins with those of one. The
   // digest is empty then.
   bool own_parameters = false;
+  // Of a worker that has lost its coordinator and has found this one, with the same run_id.
+  std::optional<HeldParameters> held = std::nullopt;
   bool operator==(const Ready&) const = default;
 };
 

@@ -82,6 +82,12 @@ bool IsRunDirectory(const std::string& path) {
   return std::filesystem::is_directory(std::filesystem::path(path) / "checkpoints", none);
 }
 
+// A coordinator has begun to write there.
+bool IsBegun(const std::string& path) {
+  std::error_code none;
+  return std::filesystem::exists(std::filesystem::path(path) / "journal", none);
+}
+
 Status CheckCoordinator(const CoordinatorOptions& options) {
   if (options.job.job.min_workers > options.workers) {
     return Invalid(fmt::format("job.min_workers = {} is more than --workers {}",
@@ -162,6 +168,10 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
             "Address of the status page and of tools/ctl; without it there is none");
   table.AddSwitch("resume", &options.resume,
                   "Go on from the newest checkpoint of the run directory");
+  table.AddSwitch("reattach", &options.reattach,
+                  "Go on with the job of the run directory, whose coordinator is gone: with the "
+                  "parameters that its workers hold, or from the newest checkpoint where none is "
+                  "left that holds them. Where no job was begun this starts one");
   table.AddSwitch("config-from-workers", &options.config_from_workers,
                   "What neither --config nor the command line says of the job is what the workers' "
                   "training program says; for programs with a Session of their own");
@@ -174,6 +184,7 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   if (!options.print.empty()) return options;
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
   if (Status checked = CheckRequired(options); !checked) return checked.error();
+  if (options.reattach && IsBegun(options.run_dir)) options.resume = true;
   std::string file = options.config_file;
   if (file.empty() && options.resume) file = options.run_dir + "/config.ini";
   if (!file.empty()) {

@@ -31,6 +31,7 @@ struct CoordinatorOptions {
   std::string run_dir;
   std::optional<HostPort> http;
   bool resume = false;
+  bool reattach = false;  // resume, with the workers that are still there; a new job where none was
   // What the training programs say of the job holds where config and command line say nothing.
   bool config_from_workers = false;
   // How long the first of them may take to come. Nothing is lost by waiting, and a program may take

@@ -135,16 +135,12 @@ std::string Contradiction(const JobState& state) {
 
 }  // namespace
 
-std::string ToJson(const JobState& state) {
+nlohmann::json ProgressToJson(const JobState& state) {
   Json uncounted = Json::array();
   for (const SampleRange& range : state.sampler.uncounted) {
     uncounted.push_back({range.from, range.to});
   }
-  Json tensors = Json::array();
-  for (const TensorInfo& tensor : state.tensors) {
-    tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}});
-  }
-  Json json = {
+  return {
       {"next_round", state.next_round.value},
       {"updates", state.updates},
       {"epoch", state.sampler.epoch.value},
@@ -156,6 +152,15 @@ std::string ToJson(const JobState& state) {
       {"samples_dropped", state.totals.samples_dropped},
       {"samples_requeued", state.totals.samples_requeued},
       {"samples_moved", state.totals.samples_moved},
+  };
+}
+
+nlohmann::json LastingToJson(const JobState& state) {
+  Json tensors = Json::array();
+  for (const TensorInfo& tensor : state.tensors) {
+    tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}});
+  }
+  Json json = {
       {"dataset_digest", state.dataset_digest},
       {"test_samples", state.test_samples},
       {"parameter_count", state.parameter_count},
@@ -163,9 +168,30 @@ std::string ToJson(const JobState& state) {
       {"tensors", std::move(tensors)},
       {"state_names", state.state_names},
       {"settings", Json::object()},
-      {"digest", ToString(state.digest)},
   };
   for (const auto& [key, value] : state.settings) json["settings"][key] = value;
+  return json;
+}
+
+Result<JobState> JobStateFromParts(const nlohmann::json& lasting, const nlohmann::json& progress) {
+  const auto invalid = [](const std::string& why) { return Error{ErrorCode::kInvalid, why}; };
+  if (!lasting.is_object() || !progress.is_object()) return invalid("it is no JSON object");
+  Json json = lasting;
+  json.update(progress);
+  JobState state;
+  try {
+    state = StateFrom(json);
+  } catch (const JsonRangeError& error) {
+    return invalid(error.what());
+  }
+  if (const std::string wrong = Contradiction(state); !wrong.empty()) return invalid(wrong);
+  return state;
+}
+
+std::string ToJson(const JobState& state) {
+  Json json = ProgressToJson(state);
+  json.update(LastingToJson(state));
+  json["digest"] = ToString(state.digest);
   json[kChecksum] = ChecksumOf(json);
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -1,6 +1,7 @@
 // How a checkpoint's file keeps the job's state beside the tensors: as JSON.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -8,6 +9,12 @@
 #include "coordinator/job/job_state.h"
 
 namespace lockstep::coordinator {
+
+// Without the digest and a checksum, for the journal: what is the same throughout a job, and what
+// each commit changes. Together they are the state.
+nlohmann::json LastingToJson(const JobState& state);
+nlohmann::json ProgressToJson(const JobState& state);
+Result<JobState> JobStateFromParts(const nlohmann::json& lasting, const nlohmann::json& progress);
 
 // With a checksum of itself.
 std::string ToJson(const JobState& state);

@@ -51,8 +51,11 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
                                                bool epoch_ended, bool last) {
   const CheckpointSection& section = job_->start.config.checkpoint;
   const bool again = current_ && current_->round == commit.round && !current_->saving;
+  if (begun_at_ == kNever) begun_at_ = job_->now();  // a job's first commit
+  const bool by_time =
+      section.every_s > 0 && job_->now() >= begun_at_ + FromSeconds(section.every_s);
   const bool due =
-      last || owed_ || again ||
+      last || owed_ || again || by_time ||
       (section.every_rounds > 0 && (commit.round.value + 1) % section.every_rounds == 0) ||
       (section.every_epochs > 0 && epoch_ended &&
        (commit.epoch.value + 1) % section.every_epochs == 0);
@@ -93,22 +96,28 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
   }
   LOCKSTEP_CHECK(std::ranges::binary_search(checkpoint.voters, *writer),
                  "worker {} writes a checkpoint and has no vote", writer->worker);
-  checkpoint.last_piece = job_->now();
+  checkpoint.last_piece = begun_at_ = job_->now();
   // What describes the state is noted with the commit; the totals follow when the round is closed.
   checkpoint.closed = closed_ == commit.round;
-  checkpoint.state.totals = job_->closed().totals;
-  checkpoint.state.next_round = commit.round.Next();
-  checkpoint.state.updates = commit.update;
-  checkpoint.state.sampler = after.State();
-  checkpoint.state.dataset_digest = job_->agreed().dataset_digest;
-  checkpoint.state.test_samples = job_->agreed().test_samples;
-  checkpoint.state.parameter_count = job_->agreed().parameter_count;
-  checkpoint.state.state_tensors = job_->agreed().state_tensors;
-  checkpoint.state.tensors = job_->agreed().tensors;
-  checkpoint.state.state_names = job_->agreed().state_names;
-  checkpoint.state.settings = settings_;
+  checkpoint.state = StateAfter(commit, after.State());
   current_ = std::move(checkpoint);
   return writer;
+}
+
+JobState Checkpointer::StateAfter(const msg::Commit& commit, SamplerState after) const {
+  JobState state;
+  state.totals = job_->closed().totals;
+  state.next_round = commit.round.Next();
+  state.updates = commit.update;
+  state.sampler = std::move(after);
+  state.dataset_digest = job_->agreed().dataset_digest;
+  state.test_samples = job_->agreed().test_samples;
+  state.parameter_count = job_->agreed().parameter_count;
+  state.state_tensors = job_->agreed().state_tensors;
+  state.tensors = job_->agreed().tensors;
+  state.state_names = job_->agreed().state_names;
+  state.settings = settings_;
+  return state;
 }
 
 // The totals are those that include the round: a job that resumes from here has counted it.

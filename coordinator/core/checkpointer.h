@@ -36,6 +36,8 @@ class Checkpointer {
   // sampler after the round.
   std::optional<MemberId> AtCommit(const msg::Commit& commit, const Sampler& after,
                                    bool epoch_ended, bool last);
+  // The job's state after the commit, with the totals before it and without a digest.
+  JobState StateAfter(const msg::Commit& commit, SamplerState after) const;
   void OnClosed(RoundId round);
   Status On(Member& from, msg::StateChunk message);
   Status On(Member& from, const msg::ReplicaDigest& message);
@@ -92,7 +94,8 @@ class Checkpointer {
   const std::map<std::string, std::string> settings_;
   // Nobody but the writer, which gathers it, ever has the whole state: there is nobody to confirm.
   const bool sharded_;
-  bool owed_ = false;  // one was due while another was under way
+  Time begun_at_ = kNever;  // the last one, or the count of time to the first
+  bool owed_ = false;       // one was due while another was under way
   // Whose checkpoint was not kept, or did not come: another one is asked first, and when all have
   // been there is none. At most one for each slot.
   std::set<MemberId> distrusted_;

@@ -66,8 +66,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
         "everybody of",
         replicas, parameters.workers, kMostHolders));
   }
-  if (parameters.resume) {
-    const JobState& state = *parameters.resume;
+  if (const std::optional<JobState> newest = NewestState(parameters)) {
+    const JobState& state = *newest;
     if (lockstep::Status may = CheckResume(state, parameters.config); !may) return may.error();
     const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
     if ((job.rounds > 0 && state.next_round.value >= job.rounds) ||
@@ -92,6 +92,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
 Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
     : job_(std::move(start), std::move(policy), min_workers),
       admission_(&job_),
+      reattachment_(&job_),
       formation_(&job_),
       rounds_(&job_),
       streams_(&job_),
@@ -107,7 +108,11 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       draining_(&job_, &rounds_),
       report_(&job_,
               {&formation_, &rounds_, &first_parameters_, &evaluation_, &ending_, &slowdowns_}) {
-  if (job_.start.resume) evaluation_.GoOnFrom(job_.start.evaluated);
+  if (job_.resumed()) evaluation_.GoOnFrom(job_.start.evaluated);
+  if (reattachment_.begun_before()) {
+    slowdowns_.GoOnFrom(job_.start.journal.back().slowdowns);
+    policy_asked_ = job_.start.journal.back().policy;
+  }
 }
 
 // A gap between the timer that was set and the time at which something comes is time that this
@@ -240,8 +245,34 @@ void Coordinator::Commit(CommitDraft draft) {
   commit.checkpoint_writer =
       checkpointer_.AtCommit(commit, draft.after, draft.epoch_ended, draft.last);
   if (first_parameters_.used()) first_parameters_.End();
-  if (!draft.last) ExchangePolicy();
+  const bool last = draft.last;
+  if (!last) ExchangePolicy();
+  SamplerState after = draft.after.State();
   rounds_.MakeCommit(std::move(draft));
+  if (!last) NoteCommit(std::move(after));
+}
+
+// The round is not closed, and may get another attempt, of which there is another entry then. The
+// last one of a job is not noted: nothing would be left to go on with.
+void Coordinator::NoteCommit(SamplerState after) {
+  const CommittedRound& round = *rounds_.committed();
+  JournalEntry entry;
+  entry.attempt = round.commit().attempt;
+  entry.state = checkpointer_.StateAfter(round.commit(), std::move(after));
+  const ClosedRound as_closed{.round = round,
+                              .digest = std::nullopt,
+                              .follows = true,
+                              .epochs = entry.state.sampler.epoch.value};
+  entry.record = std::make_shared<const RoundRecord>(MakeRecord(job_, as_closed));
+  AddTotals(*entry.record, as_closed.epochs, &entry.state.totals);
+  Note(std::move(entry));
+}
+
+void Coordinator::Note(JournalEntry entry) {
+  entry.term = job_.start.term;
+  entry.policy = policy_asked_;
+  entry.slowdowns = slowdowns_.Asked();
+  job_.Emit(Journal{std::make_shared<const JournalEntry>(std::move(entry))});
 }
 
 // What waited for this round to be a fact hears of it after the shell does: its record comes before
@@ -365,21 +396,43 @@ void Coordinator::BeginTraining() {
              "exchange.connections = {} does not apply: UCX chooses its connections itself",
              connections);
   }
+  ChooseState();
   for (const Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
-    if (job_.start.resume) streams_.Begin(member);
+    if (job_.resumed() && held_ == nullptr) streams_.Begin(member);
   }
-  if (!job_.start.resume && job_.agreed().own_parameters) first_parameters_.Begin();
+  if (!job_.resumed() && job_.agreed().own_parameters) first_parameters_.Begin();
   StartRounds();
+}
+
+// Of the newest entry nobody may be left who holds it: then it is an older one, whose rounds are
+// the last ones, or the checkpoint.
+void Coordinator::ChooseState() {
+  if (!reattachment_.begun_before()) return;
+  held_ = reattachment_.Choose();
+  if (held_ == nullptr && !job_.start.resume) {
+    return job_.Fail(
+        "no worker holds the parameters of the job before, and no checkpoint was written");
+  }
+  if (held_ == nullptr) {
+    job_.Log(LogLevel::kWarning,
+             "no worker holds the parameters of the job before: it goes on from its checkpoint{}",
+             job_.saved_round() ? fmt::format(" after round {}", *job_.saved_round()) : "");
+  }
+  const JobState& state = held_ != nullptr ? held_->state : *job_.start.resume;
+  if (job_.resumed()->next_round != state.next_round) job_.Emit(CutRecords{state});
+  job_.resumed.Write() = state;
+  job_.closed.Write().totals = state.totals;
 }
 
 // With a checkpoint, or one worker's parameters: once all have them. All that were formed are live
 // from now on, and have the same parameters.
 void Coordinator::StartRounds() {
-  if (rounds_.begun() || streams_.busy() || first_parameters_.busy()) return;
+  if (job_.failure() || rounds_.begun() || streams_.busy() || first_parameters_.busy()) return;
   std::uint32_t count = 0;
   for (Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
+    if (held_ != nullptr && !reattachment_.Holds(member)) continue;
     job_.members.SetState(member, MemberState::kLive, job_.now());
     ++count;
   }
@@ -388,11 +441,13 @@ void Coordinator::StartRounds() {
   const std::uint32_t batch = job_.start.config.job.global_batch;
   // The sampler goes on at the sample where the checkpoint was taken; its round numbers go on, too,
   // so that rounds.jsonl is one sequence over all runs.
-  if (job_.start.resume) {
-    const JobState& state = *job_.start.resume;
-    joining_.OnBegin(state.next_round, StateSource::kCheckpoint);
-    rounds_.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates,
-                  StateSource::kCheckpoint);
+  if (job_.resumed()) {
+    const JobState& state = *job_.resumed();
+    const StateSource source = held_ != nullptr ? StateSource::kHeld : StateSource::kCheckpoint;
+    joining_.OnBegin(state.next_round, source);
+    rounds_.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates, source);
+    Note({.term = {}, .attempt = std::nullopt, .state = state, .record = nullptr});
+    if (held_ != nullptr) TakeInOthers(count);
   } else {
     const StateSource source = first_parameters_.used() ? StateSource::kGiven : StateSource::kSeed;
     joining_.OnBegin(RoundId(0), source);
@@ -401,11 +456,23 @@ void Coordinator::StartRounds() {
   }
 }
 
+// Whoever has other parameters than those that the job goes on from, or none, copies them.
+void Coordinator::TakeInOthers(std::uint32_t holders) {
+  std::uint32_t others = 0;
+  for (const Member& member : job_.members.all()) {
+    if (!member.connected() || member.state != MemberState::kForming) continue;
+    joining_.TakeIn(member);
+    ++others;
+  }
+  job_.Log(LogLevel::kInfo, "{}", reattachment_.Words(holders, others));
+}
+
 // A user who wants checkpoints only at the end has said so.
 void Coordinator::WarnOfNoCheckpoint() {
   const JobSection& job = job_.start.config.job;
   const CheckpointSection& checkpoint = job_.start.config.checkpoint;
   if (checkpoint.every_rounds == 0 && checkpoint.every_epochs == 0) return;
+  if (checkpoint.every_s > 0) return;
   constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t in_epoch =
       (job_.agreed().train_samples + job.global_batch - 1) / job.global_batch;
@@ -568,6 +635,7 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   std::string text = made->name;
   // Of two requests between two rounds the later one counts.
   next_policy_ = std::move(*made);
+  next_policy_name_ = name;
   if (!rounds_.begun()) {
     ExchangePolicy();
     return "policy " + text;
@@ -584,6 +652,7 @@ void Coordinator::ExchangePolicy() {
                  "what a round is changes within a job");
   job_.policy.Write() = std::move(*next_policy_);
   next_policy_.reset();
+  policy_asked_ = next_policy_name_;
   // Rules have their own state of the round before, so the new ones begin with a plan of their own.
   // Who was enough to begin with stays enough, so that an exchange never stops the job.
   if (job_.start.config.job.min_workers > 0) return;

@@ -22,6 +22,7 @@
 #include "coordinator/core/ending.h"
 #include "coordinator/core/evaluation.h"
 #include "coordinator/core/job_report.h"
+#include "coordinator/core/reattachment.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
 #include "coordinator/job/step_io.h"
@@ -100,6 +101,12 @@ class Coordinator {
   bool AwaitsLevel();
   void BeginTraining();
   void StartRounds();
+  // What the job goes on from, where a coordinator before this one has left a journal.
+  void ChooseState();
+  void TakeInOthers(std::uint32_t holders);
+  // What the next coordinator would need to go on from this commit.
+  void NoteCommit(SamplerState after);
+  void Note(JournalEntry entry);
   void WarnOfNoCheckpoint();
   // No job waits for its quorum longer than it was told to.
   void EndIfShort();
@@ -113,6 +120,7 @@ class Coordinator {
   // hears of those behind it. What concerns several of them is decided here.
   Job job_;
   Admission admission_;
+  Reattachment reattachment_;
   Formation formation_;
   Pipeline rounds_;
   StateStreams streams_;
@@ -128,8 +136,12 @@ class Coordinator {
   Draining draining_;
   JobReport report_;
 
+  // That the job goes on from; null: none is, or nobody holds one.
+  const JournalEntry* held_ = nullptr;
+  std::string policy_asked_;  // at run time, and in force
   // Asked for by an operator; takes the place of job_.policy() between a draft and its commit.
   std::optional<policies::Policy> next_policy_;
+  std::string next_policy_name_;
   std::optional<Time> short_since_;        // see EndIfShort
   std::optional<Time> nobody_live_since_;  // see AwaitsLevel
   // Somebody wants an end, or the disk is full: the open round is to be the last one.

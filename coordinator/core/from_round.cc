@@ -158,19 +158,22 @@ std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves) {
   return samples;
 }
 
+void AddTotals(const RoundRecord& record, std::uint32_t epochs, Totals* totals) {
+  totals->rounds += 1;
+  totals->samples_counted += record.samples;
+  totals->samples_requeued += SizeOf(record.requeued);
+  for (const SkippedRecord& skipped : record.skipped) {
+    totals->samples_dropped += SizeOf(skipped.ranges);
+  }
+  totals->samples_moved += SamplesMoved(record.moved);
+  totals->epochs = epochs;
+}
+
 void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccount* account,
                Members* members) {
   const CommittedRound& round = closed.round;
-  Totals& totals = account->totals;
-  totals.rounds += 1;
-  totals.samples_counted += record.samples;
-  totals.samples_requeued += SizeOf(record.requeued);
-  for (const SkippedRecord& skipped : record.skipped) {
-    totals.samples_dropped += SizeOf(skipped.ranges);
-  }
-  totals.samples_dropped += closed.never_counted;
-  totals.samples_moved += SamplesMoved(record.moved);
-  totals.epochs = closed.epochs;
+  AddTotals(record, closed.epochs, &account->totals);
+  account->totals.samples_dropped += closed.never_counted;
   account->sent.bytes += record.sent.bytes;
   account->sent.early_bytes += record.sent.early_bytes;
   account->train_loss = record.loss;

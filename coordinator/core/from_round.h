@@ -16,6 +16,9 @@ RoundRecord MakeRecord(const Job& job, const ClosedRound& closed);
 // round, in their order.
 std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves);
 
+// What the job has done with this round in it; of a round that is not the last one.
+void AddTotals(const RoundRecord& record, std::uint32_t epochs, Totals* totals);
+
 // Adds the closed round to the job's account and to the members' statistics: who contributed, who
 // blocked the others, and how much longer waiting for all would have taken.
 void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccount* account,

@@ -58,7 +58,7 @@ JobStatus JobReport::Status(Time now) const {
   status.emulation = {job_->emulation().unit_seconds, parts_.slowdowns->InForce()};
   status.transport = job_->transport();
   status.totals = job_->closed().totals;
-  if (const auto& resumed = job_->start.resume) {
+  if (const auto& resumed = job_->resumed()) {
     status.resumed = {resumed->totals, resumed->updates};
   }
   // The round that is computed is what people watch; between the last commit and the end it is the
@@ -69,10 +69,10 @@ JobStatus JobReport::Status(Time now) const {
   } else if (parts_.rounds->committed() != nullptr) {
     status.epoch = parts_.rounds->committed()->commit().epoch;
     status.round = parts_.rounds->committed()->round();
-  } else if (job_->start.resume && !parts_.rounds->begun()) {
-    status.epoch = job_->start.resume->sampler.epoch;
-    status.round = job_->start.resume->next_round;
-    status.updates = job_->start.resume->updates;
+  } else if (job_->resumed() && !parts_.rounds->begun()) {
+    status.epoch = job_->resumed()->sampler.epoch;
+    status.round = job_->resumed()->next_round;
+    status.updates = job_->resumed()->updates;
   }
   status.warnings = outliers_.Standing();
   status.waiting_for =

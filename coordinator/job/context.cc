@@ -13,10 +13,11 @@ namespace {
 // With a checkpoint everything that workers would have to agree on is known already: they are
 // measured against it.
 Agreement AgreedBy(const StartParameters& start) {
-  if (!start.resume) return {};
-  const JobState& state = *start.resume;
+  const std::optional<JobState> resumed = NewestState(start);
+  if (!resumed) return {};
+  const JobState& state = *resumed;
   return {.settled = true,
-          .by = "the checkpoint",
+          .by = start.journal.empty() ? "the checkpoint" : "the job before",
           .dataset_digest = state.dataset_digest,
           .train_samples = state.sampler.epoch_samples,
           .test_samples = state.test_samples,
@@ -29,8 +30,9 @@ Agreement AgreedBy(const StartParameters& start) {
 }
 
 ClosedAccount ClosedBefore(const StartParameters& start) {
-  if (!start.resume) return {};
-  return {.totals = start.resume->totals,
+  const std::optional<JobState> resumed = NewestState(start);
+  if (!resumed) return {};
+  return {.totals = resumed->totals,
           .train_loss = start.train_loss,
           .metrics = start.metrics,
           .saved_seconds = 0,
@@ -43,6 +45,10 @@ std::optional<RoundId> SavedBefore(const StartParameters& start) {
 }
 
 }  // namespace
+
+std::optional<JobState> NewestState(const StartParameters& start) {
+  return start.journal.empty() ? start.resume : start.journal.back().state;
+}
 
 void JobPhase::Enter(Phase next) {
   const bool anew = phase_ == Phase::kForming && next == Phase::kGathering;
@@ -59,6 +65,7 @@ Job::Job(StartParameters parameters, policies::Policy rules, std::uint32_t quoru
       min_workers(quorum),
       members(start.workers),
       bounds(timeout),
+      resumed(NewestState(start)),
       agreed(AgreedBy(start)),
       closed(ClosedBefore(start)),
       saved_round(SavedBefore(start)),
@@ -111,7 +118,7 @@ std::string Job::AwayText() const {
 }
 
 Patience Job::QuorumPatience() const {
-  if (start.resume && closed().totals.rounds == start.resume->totals.rounds) {
+  if (resumed() && closed().totals.rounds == resumed()->totals.rounds) {
     return {"job.join_timeout", start.config.job.join_timeout_s};
   }
   return {"job.quorum_timeout", start.config.job.quorum_timeout_s};

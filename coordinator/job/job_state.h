@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,24 @@ struct JobState {
   std::vector<std::string> state_names = {};         // as in Ready
   std::map<std::string, std::string> settings = {};  // core/resume_rules.h
   Digest128 digest = {};  // of the values of all tensors, in the order of StateChunk
+};
+
+// The state after a commit, as the coordinator notes it before anybody hears of the commit: with
+// that, a coordinator which takes over goes on from the parameters that workers hold.
+struct JournalEntry {
+  // Of whom this is the state; HeldParameters{term, state.next_round, attempt}. No attempt: the job
+  // went on from here in this term, and all entries before it that are of later rounds are void.
+  Term term;
+  std::optional<Attempt> attempt;
+  JobState state;  // but for the digest
+  // Of the round that was committed, as if it were closed; null: none was.
+  std::shared_ptr<const RoundRecord> record;
+  // What was asked for at run time and is in force: a policy's name, SPECs of slow-downs, one a
+  // line.
+  std::string policy = {};
+  std::string slowdowns = {};
+
+  HeldParameters held() const { return {term, state.next_round, attempt}; }
 };
 
 // For messages: "[3, 4]", "[momentum]".

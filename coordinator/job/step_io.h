@@ -36,6 +36,10 @@ struct StartParameters {
   std::vector<std::byte> job_key;
   Time started;                    // times in records count from here
   std::optional<JobState> resume;  // continue after this; the shell has the tensors (StreamState)
+  // Go on from the newest of these that a worker holds, and from `resume` where none is held; by
+  // ascending round. The records of their rounds are there.
+  std::vector<JournalEntry> journal = {};
+  std::string run_id = {};  // see msg::Welcome
   // Of a job that is resumed, what its records say last: it stands until there is something newer.
   std::optional<double> train_loss;
   std::vector<Metric> metrics;
@@ -134,6 +138,17 @@ struct RoundClosed {
   Totals totals;  // of the job, this round included
 };
 
+// Is to survive this process before anything else of this step is carried out.
+struct Journal {
+  std::shared_ptr<const JournalEntry> entry;
+};
+
+// Of StartParameters::journal nobody holds the newest entry: the rounds from `state.next_round` on
+// are computed again, so their records go.
+struct CutRecords {
+  JobState state;
+};
+
 // Append to evaluations.jsonl; of a closed round.
 struct EvaluationDone {
   EvaluationRecord record;
@@ -175,8 +190,8 @@ struct JobFinished {
 };
 
 using Action =
-    std::variant<Send, Close, SetTimer, LogLine, RoundClosed, EvaluationDone, StreamState,
-                 CheckpointPiece, SaveCheckpoint, DropCheckpoint, Answer, JobFinished>;
+    std::variant<Send, Close, SetTimer, LogLine, Journal, CutRecords, RoundClosed, EvaluationDone,
+                 StreamState, CheckpointPiece, SaveCheckpoint, DropCheckpoint, Answer, JobFinished>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::coordinator

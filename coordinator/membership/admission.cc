@@ -29,7 +29,7 @@ namespace {
 
 bool BeginAlike(const Job& job, const msg::Ready& ready, bool own_parameters,
                 const std::string& initial_digest) {
-  if (job.start.resume) return true;
+  if (job.resumed()) return true;
   return ready.own_parameters == own_parameters &&
          (own_parameters || ready.initial_digest == initial_digest);
 }
@@ -74,8 +74,8 @@ std::string OtherData(const Job& job, WorkerId worker, const msg::Ready& ready) 
 // it had, or only since then.
 std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
   const std::uint64_t batch = job.start.config.job.global_batch;
-  if (!job.start.resume || train_samples == job.agreed().train_samples ||
-      train_samples % batch != 0 || job.agreed().train_samples % batch == 0) {
+  if (!job.resumed() || train_samples == job.agreed().train_samples || train_samples % batch != 0 ||
+      job.agreed().train_samples % batch == 0) {
     return {};
   }
   return fmt::format(
@@ -265,7 +265,8 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   job_->Send(*member,
              msg::Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
                           job_->start.config_text, job_->start.workers,
-                          (job_->now() + job_->stopped() - job_->start.started).count()});
+                          (job_->now() + job_->stopped() - job_->start.started).count(),
+                          job_->start.run_id});
   job_->Ping(*member);
 }
 

@@ -63,6 +63,9 @@ bool Formation::Advance() {
   // From the first look at the clock on: the times of a resumed job count from before.
   if (join_deadline_ == kNever) {
     join_deadline_ = job_->now() + FromSeconds(job_->start.config.job.join_timeout_s);
+    begin_deadline_ = job_->start.journal.empty()
+                          ? join_deadline_
+                          : std::min(join_deadline_, job_->now() + job_->timeout);
   }
   if (job_->phase() == Phase::kGathering) Gather();
   return job_->phase() == Phase::kForming && !job_->failure() && ConcludeTry();
@@ -71,11 +74,13 @@ bool Formation::Advance() {
 void Formation::Gather() {
   const std::uint32_t ready = job_->members.Count(MemberState::kReady);
   const bool late = job_->now() >= join_deadline_;
-  if (ready == 0 || (ready < job_->members.slots() && !late)) {
+  const bool begins = job_->now() >= begin_deadline_;
+  if (ready == 0 || (ready < job_->members.slots() && !begins)) {
     if (late && ready == 0) job_->Fail(fmt::format("no worker joined in time: {}", Missing()));
     return;
   }
   if (ready < job_->min_workers()) {
+    if (!late) return;
     job_->Fail(fmt::format("{} of at least {} workers joined in time: {}", ready,
                            job_->min_workers(), Missing()));
     return;
@@ -84,10 +89,12 @@ void Formation::Gather() {
   if (ready < job_->members.slots()) {
     job_->Log(
         LogLevel::kWarning,
-        "the job starts with {} of {} workers: {} after {} (job.join_timeout); who comes later "
-        "joins the rounds",
+        "the job starts with {} of {} workers: {} after {} ({}); workers that come later join the "
+        "rounds",
         ready, job_->members.slots(), Missing(),
-        FormatDurationSeconds(job_->start.config.job.join_timeout_s));
+        late ? FormatDurationSeconds(job_->start.config.job.join_timeout_s)
+             : FormatDurationSeconds(Seconds(job_->timeout)),
+        late ? "job.join_timeout" : "liveness.timeout");
   }
   for (Member& member : job_->members.all()) {
     if (member.connected() && member.state == MemberState::kReady) {
@@ -301,7 +308,9 @@ void Formation::OnOut(const MemberId&) {
 }
 
 Time Formation::NextDeadline() const {
-  if (job_->phase() == Phase::kGathering) return join_deadline_;
+  if (job_->phase() == Phase::kGathering) {
+    return job_->now() < begin_deadline_ ? begin_deadline_ : join_deadline_;
+  }
   return job_->phase() == Phase::kForming ? deadline_ : kNever;
 }
 

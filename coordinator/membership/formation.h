@@ -48,6 +48,9 @@ class Formation {
 
   Job* job_;
   Time join_deadline_ = kNever;  // from the first Advance on
+  // Then the job starts with those that are ready, if they are enough: of a job that goes on with
+  // its workers those that are there find it sooner than others could be started.
+  Time begin_deadline_ = kNever;
   // Still to be tried, the first one now; not empty while the job forms, unless it has failed.
   std::vector<std::string> transports_;
   // The try that is under way; each begins with nothing of the one before. Who takes part in it is

@@ -48,6 +48,16 @@ void Joining::Form(Member& member) {
   newcomers_[member.id] = std::move(newcomer);
 }
 
+void Joining::TakeIn(const Member& member) {
+  Newcomer newcomer;
+  newcomer.formation = job_->formations();
+  newcomer.deadline = job_->now() + kFormTimeouts * job_->timeout;
+  for (const Member& peer : job_->members.all()) {
+    if (peer.connected() && peer.exchanging()) newcomer.peers[peer.id] = kBoth;
+  }
+  newcomers_[member.id] = std::move(newcomer);
+}
+
 Status Joining::On(Member& from, const msg::Reached& message) {
   if (message.formation > job_->formations()) {
     return Error{ErrorCode::kInvalid, "answers a Form that was not sent"};
@@ -120,7 +130,7 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
                  member.id.worker, Name(member.state));
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
-  if (*at == first_round_) {
+  if (*at == first_round_ && source_ != StateSource::kHeld) {
     // It would begin with parameters of its own; from the next round on it gets the job's.
     if (!BeginsAlike(*job_, member.ready)) {
       job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready),

@@ -31,6 +31,8 @@ class Joining {
     first_round_ = first;
     source_ = source;
   }
+  // It was formed with the others and does not have the parameters that they begin with: it copies.
+  void TakeIn(const Member& member);
   Status On(Member& from, const msg::Reached& message);
   Status On(Member& from, const msg::Behind& message);
   Status On(Member& from, const msg::Copied& message);

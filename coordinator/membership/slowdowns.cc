@@ -118,6 +118,22 @@ Result<std::string> Slowdowns::Request(std::string_view lines) {
   return in_force.empty() ? std::string("no slow-down is in force") : "in force: " + text;
 }
 
+void Slowdowns::GoOnFrom(std::string_view lines) {
+  Result<std::vector<SlowdownSpec>> specs = ParseSlowdownLines(lines);
+  if (!specs || specs->empty()) return;
+  asked_ = *std::move(specs);
+  told_ = true;
+  for (const SlowdownSpec& spec : asked_) Note(ToString(spec));
+}
+
+std::string Slowdowns::Asked() const {
+  std::string lines;
+  for (const SlowdownSpec& spec : asked_) {
+    if (!IsOver(spec, Age())) lines += ToString(spec) + "\n";
+  }
+  return lines;
+}
+
 std::vector<std::string> Slowdowns::InForce() const {
   std::vector<std::string> texts;
   for (const Member& member : job_->members.all()) {

@@ -25,6 +25,10 @@ class Slowdowns {
   // nothing.
   Result<std::string> Request(std::string_view lines);
 
+  // What was asked for at run time of the coordinator before, as Asked() said it.
+  void GoOnFrom(std::string_view lines);
+  std::string Asked() const;
+
   void CheckInvariants() const;
 
   // Those that are not over, for people.

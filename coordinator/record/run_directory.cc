@@ -174,6 +174,38 @@ Result<std::string> RunDirectory::ReadFile(std::string_view name) const {
   return text.str();
 }
 
+Status RunDirectory::Complete(std::span<const JournalEntry> entries) {
+  const fs::path path = path_ / kRounds;
+  std::uint64_t lines = 0;
+  std::uint64_t whole = 0;  // bytes
+  std::uint64_t there = 0;
+  if (fs::exists(path)) {
+    auto in = OpenRegularFile(path.string());
+    if (!in) return in.error();
+    for (std::string line; std::getline(*in, line) && !in->eof(); ++lines) whole += line.size() + 1;
+    there = fs::file_size(path);
+  }
+  if (whole < there) fs::resize_file(path, whole);  // its last line was cut off
+  for (const JournalEntry& entry : entries) {
+    if (!entry.record || entry.record->round.value < lines) continue;
+    if (entry.record->round.value > lines) {
+      return Error{
+          ErrorCode::kInvalid,
+          fmt::format("{}: has the records of {} rounds, the journal goes on with round {}",
+                      path.string(), lines, entry.record->round)};
+    }
+    if (Status appended = AppendRound(RoundLine(*entry.record)); !appended) return appended;
+    ++lines;
+  }
+  rounds_.file = nullptr;  // it may be cut back
+  return {};
+}
+
+Result<RunDirectory::Kept> RunDirectory::KeepOf(const JobState& state) const {
+  const std::uint64_t counted = state.totals.samples_counted;
+  return Keep(state.next_round, counted, SettledSamples(state.sampler) - counted);
+}
+
 Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counted,
                                               std::uint64_t skipped) const {
   Kept kept;

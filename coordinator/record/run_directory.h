@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "coordinator/job/job_state.h"
 #include "coordinator/job/records.h"
 #include "coordinator/record/timeline.h"
 #include "coordinator/record/whole_file.h"
@@ -48,6 +50,10 @@ class RunDirectory {
   Status WriteLast(std::string_view name, std::string_view text);
   Result<std::string> ReadFile(std::string_view name) const;
 
+  // Appends to rounds.jsonl the records that it lacks: of a coordinator that was killed, what it
+  // had noted as committed and not yet written as closed. kInvalid: some are in neither.
+  Status Complete(std::span<const JournalEntry> entries);
+
   // Of the rounds before `next`, which a resumed job goes on from.
   struct Kept {
     std::uint64_t rounds_bytes = 0;  // how much of rounds.jsonl, which may be gigabytes
@@ -66,6 +72,8 @@ class RunDirectory {
   // Changes nothing. kInvalid, with the line: rounds.jsonl has not each of them once, in order, and
   // so many samples in all that were counted and that were skipped.
   Result<Kept> Keep(RoundId next, std::uint64_t counted, std::uint64_t skipped) const;
+  // The same of what this state goes on from.
+  Result<Kept> KeepOf(const JobState& state) const;
   // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them, and clears away what a
   // coordinator that was killed has left half written, and summary.json: the job has not ended.
   Status CutBack(const Kept& kept);

@@ -39,15 +39,16 @@ bool CanWait(const Action& action) {
 }  // namespace
 
 ActionRunner::ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
-                           CheckpointStore& checkpoints, std::optional<Resume> resume, Ports ports)
+                           CheckpointStore& checkpoints, JournalFile& journal,
+                           std::optional<Resume> resume, Ports ports)
     : core_(std::move(core)),
       directory_(directory),
       checkpoints_(checkpoints),
+      journal_(journal),
       resume_(std::move(resume)),
       ports_(std::move(ports)) {
   if (!resume_) return;
-  recorded_ = {resume_->checkpoint.state.totals, resume_->train_loss, resume_->metrics,
-               resume_->evaluated};
+  recorded_ = {resume_->totals, resume_->train_loss, resume_->metrics, resume_->evaluated};
 }
 
 ActionRunner::~ActionRunner() { disk_.join(); }
@@ -63,6 +64,11 @@ void ActionRunner::Handle(Event event) {
     if (result_) return;
     Actions actions;
     core_->Step(MonotonicNow(), std::move(events[i]), &actions);
+    for (const Action& action : actions) {
+      if (const auto* note = std::get_if<Journal>(&action)) {
+        Check(journal_.Append(*note->entry), events);
+      }
+    }
     for (Action& action : actions) {
       if (!CanWait(action)) CarryOut(action, events);
     }
@@ -91,6 +97,8 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   } else if (auto* line = std::get_if<LogLine>(&action)) {
     progress_.Clear();
     spdlog::log(SpdlogLevel(line->level), "{}", line->text);
+  } else if (auto* cut = std::get_if<CutRecords>(&action)) {
+    Cut(cut->state, follow);
   } else if (auto* closed = std::get_if<RoundClosed>(&action)) {
     Note(*closed, follow);
   } else if (auto* evaluated = std::get_if<EvaluationDone>(&action)) {
@@ -112,6 +120,13 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     WriteResult(std::move(finished->result));
     ports_.finished();
   }
+}
+
+void ActionRunner::Cut(const JobState& state, std::vector<Event>& follow) {
+  auto kept = directory_.KeepOf(state);
+  if (!kept) return Check(kept.error(), follow);
+  Check(directory_.CutBack(*kept), follow);
+  recorded_ = {state.totals, kept->train_loss, kept->metrics, kept->evaluated};
 }
 
 void ActionRunner::Note(const RoundClosed& closed, std::vector<Event>& follow) {
@@ -212,10 +227,10 @@ void ActionRunner::Check(const lockstep::Status& status, std::vector<Event>& fol
 }
 
 void ActionRunner::Stream(const StreamState& stream, std::vector<Event>& follow) {
-  LOCKSTEP_CHECK(resume_.has_value(), "state asked for in a job that does not resume");
+  LOCKSTEP_CHECK(resume_ && resume_->checkpoint, "state asked for in a job that has none");
   auto at = readers_.find(stream.to);
   if (at == readers_.end()) {
-    auto opened = CheckpointReader::Open(resume_->checkpoint.tensors, resume_->checkpoint.state);
+    auto opened = CheckpointReader::Open(resume_->checkpoint->tensors, resume_->checkpoint->state);
     if (!opened) return Check(opened.error(), follow);
     at = readers_.emplace(stream.to, std::move(*opened)).first;
   }

@@ -16,6 +16,7 @@
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/checkpoint_store.h"
 #include "coordinator/core/coordinator.h"
+#include "coordinator/journal/journal.h"
 #include "coordinator/record/metrics.h"
 #include "coordinator/record/recent_rounds.h"
 #include "coordinator/record/run_directory.h"
@@ -35,7 +36,9 @@ class ActionRunner {
   };
 
   struct Resume {
-    CheckpointStore::Loaded checkpoint;
+    // Null: there is none, and workers hold what the job goes on from.
+    std::optional<CheckpointStore::Loaded> checkpoint;
+    Totals totals;  // that the records have
     // For config.ini, with the first round: had the workers refused it, the job would go on from
     // the one that is there.
     std::string config;
@@ -46,7 +49,8 @@ class ActionRunner {
   };
 
   ActionRunner(std::unique_ptr<Coordinator> core, RunDirectory& directory,
-               CheckpointStore& checkpoints, std::optional<Resume> resume, Ports ports);
+               CheckpointStore& checkpoints, JournalFile& journal, std::optional<Resume> resume,
+               Ports ports);
 
   ~ActionRunner();  // waits for the disk
 
@@ -68,6 +72,7 @@ class ActionRunner {
  private:
   void CarryOut(Action& action, std::vector<Event>& follow);
   void Check(const lockstep::Status& status, std::vector<Event>& follow);
+  void Cut(const JobState& state, std::vector<Event>& follow);
   void Note(const RoundClosed& closed, std::vector<Event>& follow);
   void Note(const EvaluationDone& evaluated, std::vector<Event>& follow);
   void DrawTimeline(const RoundRecord& record);
@@ -81,6 +86,7 @@ class ActionRunner {
   std::unique_ptr<Coordinator> core_;
   RunDirectory& directory_;
   CheckpointStore& checkpoints_;
+  JournalFile& journal_;
   std::optional<Resume> resume_;
   std::map<ConnectionId, CheckpointReader> readers_;  // of those that it is being sent to
   Ports ports_;

@@ -21,6 +21,7 @@
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "coordinator/journal/journal.h"
 #include "coordinator/shell/policy_loader.h"
 #include "coordinator/shell/server.h"
 #include "policies/registry.h"
@@ -107,11 +108,42 @@ Result<Term> NextTerm(const RunDirectory& directory) {
 
 // Of a run directory whose job goes on.
 struct Resumed {
-  CheckpointStore::Loaded checkpoint;
+  std::optional<CheckpointStore::Loaded> checkpoint;
+  JournalFile::Contents journal;  // of a job that goes on from a checkpoint without entries
   RunDirectory::Kept records;
 };
 
-Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointStore& checkpoints) {
+// Whose workers may be there still, with what they hold.
+Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& checkpoints) {
+  Resumed resumed;
+  auto journal = JournalFile::Read(directory.path());
+  if (!journal) return journal.error();
+  resumed.journal = *std::move(journal);
+  const auto& entries = resumed.journal.entries;
+  if (auto ended = directory.ReadFile("summary.json"); ended.ok()) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("--reattach: the job of {} has ended (summary.json); --resume goes on "
+                             "from its newest checkpoint",
+                             directory.path().string())};
+  }
+  if (Status complete = directory.Complete(entries); !complete) return complete.error();
+  auto newest = checkpoints.Newest();
+  if (!newest) return newest.error();
+  if (*newest) resumed.checkpoint = **std::move(newest);
+  if (entries.empty()) return resumed;
+  auto kept = directory.KeepOf(entries.back().state);
+  if (!kept) return kept.error();
+  resumed.records = *std::move(kept);
+  return resumed;
+}
+
+Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& checkpoints,
+                              bool reattach) {
+  if (reattach) {
+    auto resumed = ReadForReattach(directory, checkpoints);
+    // A job that has noted nothing and saved nothing begins anew.
+    if (!resumed || !resumed->journal.entries.empty() || !resumed->checkpoint) return resumed;
+  }
   auto newest = checkpoints.Newest();
   if (!newest) return newest.error();
   if (!*newest) {
@@ -128,7 +160,11 @@ Result<Resumed> ReadForResume(const RunDirectory& directory, const CheckpointSto
   // and now there is.
   totals.samples_dropped = skipped;
   totals.samples_requeued = kept->requeued;
-  return Resumed{std::move(**newest), std::move(*kept)};
+  Resumed resumed{std::move(**newest), {}, std::move(*kept)};
+  if (auto journal = JournalFile::Read(directory.path())) {
+    resumed.journal.run_id = std::move(journal->run_id);
+  }
+  return resumed;
 }
 
 // By http.address tools on this machine find the job; the job's id tells them whether it is still
@@ -254,12 +290,18 @@ int Main(const std::vector<std::string>& arguments) {
   // All that is there is read and found right before anything is changed.
   std::optional<CheckpointStore::Loaded> loaded;
   RunDirectory::Kept kept;
+  JournalFile::Contents journal;
   if (options.resume) {
-    auto resumed = ReadForResume(**directory, checkpoints);
+    auto resumed = ReadForResume(**directory, checkpoints, options.reattach);
     if (!resumed) return Fail(resumed.error());
     loaded = std::move(resumed->checkpoint);
     kept = std::move(resumed->records);
-    parameters.resume = loaded->state;
+    journal = std::move(resumed->journal);
+    if (loaded) parameters.resume = loaded->state;
+    parameters.journal = journal.entries;
+    if (!journal.entries.empty() && !journal.entries.back().policy.empty()) {
+      parameters.config.policy.name = journal.entries.back().policy;
+    }
     parameters.train_loss = kept.train_loss;
     parameters.metrics = kept.metrics;
     parameters.evaluated = kept.evaluated;
@@ -269,12 +311,18 @@ int Main(const std::vector<std::string>& arguments) {
   auto term = NextTerm(**directory);
   if (!term) return Fail(term.error());
   parameters.term = *term;
+  if (journal.run_id.empty()) journal.run_id = Hex(RandomBytes(8));
+  journal.term = *term;
+  parameters.run_id = journal.run_id;
   const std::string config_text = parameters.config_text;
   const std::string job_id = parameters.job_id;
   auto core = Coordinator::Make(std::move(parameters));
   if (!core) return Fail(core.error());
-  if (loaded) {
-    if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
+  const bool goes_on = loaded || !journal.entries.empty();
+  if (options.resume) {
+    if (goes_on) {
+      if (Status cut = (*directory)->CutBack(kept); !cut.ok()) return Fail(cut.error());
+    }
     kept.evaluations = {};
     server = Server::Open(options, job_id, *places);
     if (!server) return Fail(server.error());
@@ -282,10 +330,14 @@ int Main(const std::vector<std::string>& arguments) {
   if (Status written = (*directory)->WriteFile("term", fmt::format("{}\n", *term)); !written.ok()) {
     return Fail(written.error());
   }
+  auto noted = JournalFile::Begin((*directory)->path(), journal, options.job.journal.sync);
+  if (!noted) return Fail(noted.error());
   std::optional<ActionRunner::Resume> resume;
-  if (loaded) {
-    resume = {std::move(*loaded), config_text, kept.train_loss, std::move(kept.metrics),
-              kept.evaluated};
+  if (goes_on) {
+    const Totals totals =
+        journal.entries.empty() ? loaded->state.totals : journal.entries.back().state.totals;
+    resume = {std::move(loaded),       totals,        config_text, kept.train_loss,
+              std::move(kept.metrics), kept.evaluated};
   } else if (Status written = (*directory)->WriteFile("config.ini", config_text); !written.ok()) {
     return Fail(written.error());
   }
@@ -327,7 +379,7 @@ int Main(const std::vector<std::string>& arguments) {
                         secret ? ", changes for who proves the secret" : "")
           : "");
   auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
-    return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints,
+    return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints, **noted,
                                           std::move(resume), std::move(ports));
   });
   if ((*directory)->Held().ok()) Remove(**directory, {kHttpAddress, kJobId});

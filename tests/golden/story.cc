@@ -35,6 +35,8 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.config.evaluation.every_epochs = 0;
   start.config.evaluation.every_rounds = options_.evaluation_every_rounds;
   start.resume = options_.resume;
+  start.journal = options_.journal;
+  if (!start.journal.empty()) start.term = Term(2);
   auto made = Coordinator::Make(std::move(start));
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
   coordinator_ = std::move(*made);
@@ -99,6 +101,10 @@ void Story::Note(const Action& action) {
     const auto read = RoundFromLine(RoundLine(*record_));
     LOCKSTEP_CHECK(read.ok(), "{}", read.error().message);
     line(Describe(*record_));
+  } else if (const auto* note = std::get_if<Journal>(&action)) {
+    journal_.push_back(*note->entry);
+  } else if (const auto* cut = std::get_if<CutRecords>(&action)) {
+    line(fmt::format("cut the records back to round {}", cut->state.next_round));
   } else if (const auto* done = std::get_if<EvaluationDone>(&action)) {
     line(fmt::format("evaluation after round {}: accuracy {:.2f}", done->record.round,
                      done->record.accuracy));
@@ -268,6 +274,19 @@ void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) 
   ready.state_tensors = 1;
   ready.slowdowns = slowdowns;
   ready.own_parameters = options_.own_parameters;
+  state_[worker].ready = ready;
+  From(worker, ready);
+}
+
+void Story::ReadyWith(std::uint32_t worker, const HeldParameters& held) {
+  msg::Ready ready;
+  ready.transports = {{"tcp", "t", ""}};
+  ready.dataset_digest = "abc";
+  ready.train_samples = options_.train_samples;
+  ready.test_samples = options_.test_samples;
+  ready.parameter_count = 2;
+  ready.state_tensors = 1;
+  ready.held = held;
   state_[worker].ready = ready;
   From(worker, ready);
 }

@@ -30,6 +30,7 @@ struct StoryOptions {
   bool mapped = true;
   std::string data_digest = {};
   std::optional<JobState> resume = std::nullopt;
+  std::vector<JournalEntry> journal = {};  // of the coordinator before; this one's term is 2 then
   bool own_parameters = false;
 };
 
@@ -55,6 +56,7 @@ class Story {
   // --- in the worker's words; what the coordinator has told each is known
   void Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted = std::nullopt);
   void Ready(std::uint32_t worker, bool ucx = true, const std::string& slowdowns = "");
+  void ReadyWith(std::uint32_t worker, const HeldParameters& held);
   void Reached(std::uint32_t worker);  // all it was told to
   // All it has to do, or the first `units` of it; each took `unit_ms`.
   void Sealed(std::uint32_t worker, std::int64_t unit_ms = 0, std::size_t units = ~std::size_t{0});
@@ -94,6 +96,8 @@ class Story {
   const std::string& text() const { return text_; }
   // Of the round that was closed last; null: none was.
   const RoundRecord* record() const { return record_.get(); }
+  // What the coordinator has noted so far.
+  const std::vector<JournalEntry>& journal() const { return journal_; }
   Time now() const { return now_; }
 
  private:
@@ -131,6 +135,7 @@ class Story {
   bool quiet_ = false;
   std::string text_;
   std::shared_ptr<const RoundRecord> record_;
+  std::vector<JournalEntry> journal_;
 };
 
 }  // namespace lockstep::coordinator

@@ -100,6 +100,8 @@ const char* Name(StateSource source) {
       return "its peers";
     case StateSource::kGiven:
       return "one worker's parameters";
+    case StateSource::kHeld:
+      return "what it holds";
   }
   return "";
 }

@@ -152,6 +152,8 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::SetTimer& a);
   void Do(const worker::action::Slowdown&) {}
   void Do(const worker::action::Exit&) {}
+  void Do(const worker::action::Orphaned&) {}
+  void Do(const worker::action::Detached&) {}
   void Do(const worker::action::Log& a);
 
   void Compute();

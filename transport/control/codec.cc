@@ -109,7 +109,7 @@ void Validate(const Metric& m, Checks& checks) {
 // --- to a worker
 
 void Fields(auto& f, Of<msg::Welcome> auto& m) {
-  f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns);
+  f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns, Text(m.run_id));
 }
 void Validate(const msg::Welcome& m, Checks& checks) {
   checks.Require(m.job_key.size() == kJobKeyBytes, "a job key of the wrong length");
@@ -211,11 +211,13 @@ void Validate(const TensorInfo& m, Checks& checks) {
   checks.Require(m.shape.size() <= kMaxDimensions, "a tensor of too many dimensions");
 }
 
+void Fields(auto& f, Of<HeldParameters> auto& m) { f(m.term, m.next, m.attempt); }
+
 void Fields(auto& f, Of<msg::Ready> auto& m) {
   f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
     m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
     AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns,
-    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units, m.own_parameters);
+    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units, m.own_parameters, m.held);
 }
 // Names and shapes only describe; what must be right about them is that they add up.
 void Validate(const msg::Ready& m, Checks& checks) {

@@ -41,7 +41,7 @@ struct Context {
   Actions actions;
   std::uint64_t next_op = 1;
   // Of a block's use, and the tag of contributions; grows through the core's life.
-  std::uint32_t next_generation = 1;
+  std::uint32_t next_generation = config.first_generation;
 };
 
 // Name of a member in log lines and errors.

@@ -51,7 +51,7 @@ void Core::Proceed() {
   inputs_.Update();
   sums_.Update();
   updates_->Advance();
-  if (parameters_.level() && !parameters_.update() && !ending_.begun()) {
+  if (parameters_.level() && !parameters_.update() && !ending_.begun() && !orphaned_) {
     own_.BeginIfPossible(parameters_.next(), rounds_.SumsOf(parameters_.next()) != nullptr);
   }
   updates_->CopyState();
@@ -64,6 +64,8 @@ void Core::Proceed() {
     peers_.ForgetGone([&](const MemberId& peer) { return sums_.Reads(peer); });
   }
   if (ending_.Due(Unapplied(), own_.UsesParameters())) ending_.Conclude(State());
+  // No run is in hand: the compute thread is what has found it.
+  if (detaching_ && !parameters_.update()) return Detach();
   SetTimer();
 }
 
@@ -171,6 +173,33 @@ void Core::On(const event::OpDone& e) {
   buffers_.EndOp(e.op);
   // Of neither: a copy or a reduction that is wanted no longer.
   if (!sums_.OnOpDone(e)) updates_->OnOpDone(e);
+}
+
+// Nothing is decided any more, but what was decided is still done: sums that are on their way are
+// applied, and peers may take those that this worker has.
+void Core::On(const event::CoordinatorGone& e) {
+  if (ending_.begun() || !context_.config.reattaches) {
+    return ending_.OnCoordinatorGone(e.reason, State());
+  }
+  if (std::exchange(orphaned_, true)) return;
+  own_.StopAll();
+  context_.Emit(action::Orphaned{e.reason});
+}
+
+// Of sums that are only being fetched nothing is in the parameters yet. An update that the program
+// makes has ended, or it would be under way.
+void Core::Detach() {
+  action::Detached detached;
+  if (parameters_.level()) {
+    const auto& newest = parameters_.newest();
+    detached.held = HeldParameters{context_.config.term, parameters_.next(),
+                                   newest ? std::optional(newest->attempt) : std::nullopt};
+  } else {
+    detached.lack = Lack();
+  }
+  detached.next_generation = context_.next_generation;
+  ending_.Detach();
+  context_.Emit(std::move(detached));
 }
 
 void Core::On(const event::TimerDue& e) {

@@ -64,7 +64,8 @@ class Core {
   void On(const event::ChunkUploaded&) { upload_.OnChunkUploaded(); }
   void On(const event::ChunkGiven&) { initial_broadcast_.OnChunkGiven(); }
   void On(const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); }
-  void On(const event::CoordinatorGone& e) { ending_.OnCoordinatorGone(e.reason, State()); }
+  void On(const event::CoordinatorGone& e);
+  void On(const event::CoordinatorFound&) { detaching_ = orphaned_; }
   void On(const event::TimerDue& e);
 
   // Messages of the coordinator.
@@ -129,6 +130,8 @@ class Core {
   // The open round, or the newest one that was committed, is computed again from the beginning.
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
+  // What the parameters are is the next coordinator's to know.
+  void Detach();
   void WriteCheckpointIfAsked(const msg::Commit& commit);
   // Rounds are committed that are not in the parameters, and can be brought there.
   bool Unapplied() const {
@@ -172,6 +175,8 @@ class Core {
   // The last one that was heard of, perhaps not followed: who is about to catch up hears of the
   // open round's plan before it hears from where on.
   std::optional<Plan> plan_;
+  bool orphaned_ = false;               // the coordinator is gone, and the next one is looked for
+  bool detaching_ = false;              // it is there
   std::uint64_t checkpoint_bytes_ = 0;  // received and stored
   Time timer_ = kNever;
 };

@@ -41,6 +41,8 @@ class Ending {
   void OnRefused(const msg::Refuse& refuse, const LastState& state);
   void OnLeaveAsked(const std::string& reason, const LastState& state);
   void OnCoordinatorGone(const std::string& reason, const LastState& state);
+  // The next coordinator is another core's to deal with.
+  void Detach() { over_ = true; }
   // The coordinator did what cannot be: this worker leaves, with the reason in its last line.
   void OnBroken(const std::string& what);
   // True when it was the digest.

@@ -47,6 +47,10 @@ Status ProtocolCheck::Check(const msg::Start& m) {
       (next_tensor_ != 1 || next_offset_ != 0)) {
     return Broken("it starts from one worker's parameters, which came to byte {}", next_offset_);
   }
+  if (m.source == StateSource::kHeld && (!config_.held || config_.held->next != m.plan.round)) {
+    return Broken("it starts at round {} with parameters that this worker does not hold",
+                  m.plan.round);
+  }
   started_ = true;
   return {};
 }

@@ -191,6 +191,8 @@ struct LeaveAsked {
 struct CoordinatorGone {
   std::string reason;
 };
+// The next one is there. Answered by action::Detached when no update is under way.
+struct CoordinatorFound {};
 struct TimerDue {
   // When the last byte of a peer came, where the transport can tell: a piece under way on a slow
   // link may take longer than a peer may be silent.
@@ -204,7 +206,7 @@ using Event =
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
                  event::RunDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
                  event::OpDone, event::ChunkUploaded, event::ChunkGiven, event::LeaveAsked,
-                 event::CoordinatorGone, event::TimerDue>;
+                 event::CoordinatorGone, event::CoordinatorFound, event::TimerDue>;
 
 // --- actions
 // -----------------------------------------------------------------------------------------------
@@ -452,6 +454,18 @@ struct Exit {
   std::string not_final = {};
   bool early = false;  // the job has ended before all of its rounds were done
 };
+// The coordinator is gone and this worker keeps what it has: the compute thread is to look for the
+// next one. Peers are served meanwhile, and what is committed is applied.
+struct Orphaned {
+  std::string reason;
+};
+// The last action for a coordinator that is gone. `held`: what the parameters are; none where they
+// are not those before any round, and then `lack` says why, for people.
+struct Detached {
+  std::optional<HeldParameters> held;
+  std::string lack;
+  std::uint32_t next_generation = 1;  // of the arena's blocks; MachineConfig::first_generation
+};
 struct Log {
   std::string line;
 };
@@ -467,7 +481,7 @@ using Action =
                  action::DropHeldState, action::Apply, action::CopyState, action::TakeSnapshot,
                  action::DigestState, action::DigestReplica, action::InitializeState,
                  action::StoreState, action::UploadChunk, action::GiveChunk, action::SetTimer,
-                 action::Slowdown, action::Exit, action::Log>;
+                 action::Slowdown, action::Exit, action::Orphaned, action::Detached, action::Log>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::worker

@@ -27,6 +27,10 @@ struct MachineConfig {
   MemberId self;
   Term term;
   std::string host_id;
+  bool reattaches = false;             // job.coordinator_timeout: a lost coordinator is no end
+  std::optional<HeldParameters> held;  // what this worker has said that it holds (Ready)
+  // Blocks that this worker's arena had for another core have generations below it (I4).
+  std::uint32_t first_generation = 1;
   bool mapping = true;                     // exchange.mapping = auto and this worker has an arena
   std::uint32_t state_tensors = 0;         // of the optimizer, each as long as the parameters
   std::uint32_t shards = 0;                // of the job, that have holders (optimizer.replicas); 0:

@@ -53,6 +53,39 @@ void ComputeQueue::Committed(const msg::Commit& commit) {
                       commit.metrics, commit.policy, commit.slow});
 }
 
+void ComputeQueue::Orphan(action::Orphaned orphaned) {
+  std::lock_guard lock(mutex_);
+  orphaned_ = std::move(orphaned);
+  cancelled_.store(true, std::memory_order_relaxed);
+  wake_.notify_one();
+  if (wake_cancelled_) wake_cancelled_();
+}
+
+void ComputeQueue::Detach(action::Detached detached) {
+  std::lock_guard lock(mutex_);
+  detached_ = std::move(detached);
+  wake_.notify_one();
+}
+
+void ComputeQueue::ExpectDetached() {
+  std::lock_guard lock(mutex_);
+  expects_detached_ = true;
+}
+
+void ComputeQueue::Reset() {
+  std::lock_guard lock(mutex_);
+  queue_ = nullptr;
+  work_ = {};
+  cancelled_.store(ended_, std::memory_order_relaxed);
+  look_ = false;
+  chunk_.reset();
+  update_.reset();
+  orphaned_.reset();
+  expects_detached_ = false;
+  detached_.reset();
+  counts_.reset();
+}
+
 void ComputeQueue::End(Ending ending) {
   std::lock_guard lock(mutex_);
   if (ended_) return;
@@ -80,14 +113,24 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
       pick.counts = counts_;
       return pick;
     }
-    if (look_) {
+    if (orphaned_ && !expects_detached_) {
+      pick.kind = Pick::Kind::kOrphaned;
+      pick.orphaned = *orphaned_;
+      return pick;
+    }
+    if (detached_) {
+      pick.kind = Pick::Kind::kDetached;
+      pick.detached = *detached_;
+      return pick;
+    }
+    if (look_ && !orphaned_) {
       // Before the take: a VoidWork that is meant for the run comes after it.
       cancelled_.store(false, std::memory_order_relaxed);
       pick.take = queue_->TakeNext();
       // The queue can be filled anew before this thread learns where the sums of the new work go.
       if (pick.take.kind != UnitQueue::TakeKind::kNone) {
-        wake_.wait(lock, [&] { return ended_ || work_.work == pick.take.work; });
-        if (ended_) continue;
+        wake_.wait(lock, [&] { return ended_ || orphaned_ || work_.work == pick.take.work; });
+        if (ended_ || orphaned_) continue;
         pick.work = work_;
         pick.kind =
             pick.take.kind == UnitQueue::TakeKind::kRun ? Pick::Kind::kRun : Pick::Kind::kSeal;
@@ -99,14 +142,16 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
       }
       look_ = false;
     }
-    if (chunk_) {
+    if (chunk_ && !orphaned_) {
       pick.kind = Pick::Kind::kEvaluate;
       pick.chunk = *std::exchange(chunk_, std::nullopt);
       pick.counts = counts_;
       return pick;
     }
     const auto something = [this] {
-      return ended_ || update_.has_value() || look_ || chunk_.has_value();
+      if (ended_ || update_.has_value()) return true;
+      if (orphaned_) return !expects_detached_ || detached_.has_value();
+      return look_ || chunk_.has_value();
     };
     if (until == kNever) {
       wake_.wait(lock, something);

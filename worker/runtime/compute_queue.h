@@ -55,13 +55,24 @@ struct CommittedCounts {
 class ComputeQueue {
  public:
   struct Pick {
-    enum class Kind : std::uint8_t { kUpdate, kRun, kSeal, kEvaluate, kEnd, kNone };
+    enum class Kind : std::uint8_t {
+      kUpdate,
+      kRun,
+      kSeal,
+      kEvaluate,
+      kOrphaned,
+      kDetached,
+      kEnd,
+      kNone
+    };
     Kind kind = Kind::kEnd;
     action::StartWork work;                         // kRun, kSeal
     UnitQueue::Take take;                           // kRun, kSeal
     std::vector<Unit> units;                        // kRun
     action::EvaluateChunk chunk;                    // kEvaluate
     ProgramUpdate update;                           // kUpdate
+    action::Orphaned orphaned;                      // kOrphaned
+    action::Detached detached;                      // kDetached
     Ending ending;                                  // kEnd
     std::shared_ptr<const CommittedCounts> counts;  // null: nothing is committed yet
   };
@@ -76,6 +87,9 @@ class ComputeQueue {
   void Update(const ProgramUpdate& update);
   // Shown to whoever picks from here on. Any thread.
   void Committed(const msg::Commit& commit);
+  // The coordinator is gone: updates and this are all that there is, until Expect.
+  void Orphan(action::Orphaned orphaned);
+  void Detach(action::Detached detached);
   // The first one counts; any thread.
   void End(Ending ending);
 
@@ -89,6 +103,11 @@ class ComputeQueue {
   // As the queue has them, while a run is in hand.
   std::vector<Unit> PeekNext() const { return queue_->PeekNext(); }
   bool BeginSeal() { return queue_->BeginSeal(); }
+  // The next coordinator is there: kDetached comes.
+  void ExpectDetached();
+  // What comes next is of another core. Its data thread has not begun, that of the one before has
+  // ended.
+  void Reset();
   // True once the run in hand cannot count any more.
   const std::atomic<bool>& cancelled() const { return cancelled_; }
   // True once there is nothing more to do at all.
@@ -103,6 +122,9 @@ class ComputeQueue {
   bool look_ = false;  // there may be something in the queue
   std::optional<action::EvaluateChunk> chunk_;
   std::optional<ProgramUpdate> update_;
+  std::optional<action::Orphaned> orphaned_;
+  bool expects_detached_ = false;
+  std::optional<action::Detached> detached_;
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
   std::shared_ptr<const CommittedCounts> counts_;

@@ -441,6 +441,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                   .not_final = a.not_final,
                   .early = a.early});
   }
+  void Do(action::Orphaned& a) { compute_.Orphan(std::move(a)); }
+  void Do(action::Detached& a) { compute_.Detach(std::move(a)); }
   void Do(action::Log& a) { spdlog::info("{}", a.line); }
 
   const Setup setup_;

@@ -13,6 +13,7 @@
 #include "base/emulated_unit.h"
 #include "base/ini.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "base/program_options.h"
 #include "worker/runtime/contribution.h"
 #include "worker/runtime/control_link.h"
@@ -26,6 +27,10 @@
 
 namespace lockstep::worker {
 namespace {
+
+// How long the next coordinator is waited for before the program has a turn.
+constexpr Duration kLook = std::chrono::seconds(2);
+constexpr Duration kShortLook = std::chrono::milliseconds(100);
 
 // How much of the contributions was final before the end of their last runs.
 struct Early {
@@ -68,20 +73,33 @@ msg::Reading ReadingOf(const UnitResult& result) {
 // Built up in this order, and taken down in the other: channel to the coordinator (join.h), parts
 // (session_parts.h), pacer, data plane.
 class SessionImpl final : public Session {
+  // To a coordinator.
+  struct Channel {
+    explicit Channel(ComputeQueue& compute)
+        : inbox([&compute](const Error& broken) {
+            compute.End({.reason = broken.message, .failed = true});
+          }) {}
+    CoordinatorInbox inbox;
+    std::unique_ptr<ControlLink> link;  // gone before what its thread calls
+  };
+
  public:
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
 
   ~SessionImpl() override {
-    if (control_ && (!ended_ || leave_untold_)) control_->Send(msg::Leave{leave_reason_});
-    inbox_.Stop();
+    for (const Channel* channel : {channel_.get(), next_channel_.get()}) {
+      if (channel && channel->link && (!ended_ || leave_untold_)) {
+        channel->link->Send(msg::Leave{leave_reason_});
+      }
+    }
+    channel_->inbox.Stop();
     plane_.reset();  // before the channel, to which it speaks
-    control_.reset();
+    channel_.reset();
   }
 
   Status Open() {
-    auto joined = worker::Join(options_, inbox_, [this] { return run_watch_.InHand(); });
+    auto joined = JoinBy(*channel_, options_);
     if (!joined) return joined.error();
-    control_ = std::move(joined->link);
     welcome_ = std::move(joined->welcome);
     config_ = std::move(joined->config);
     return {};
@@ -98,13 +116,22 @@ class SessionImpl final : public Session {
     contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
     if (Status paced = MakePacer(); !paced.ok()) return paced;
     AllowOpenFiles(config_, welcome_.workers);
-    auto plane = DataPlane::Start(MakeSetup(), parts_->layout(), *parts_->buffers,
+    return StartExchange(std::nullopt);
+  }
+
+  // With the coordinator that has welcomed this worker. `held`: from the one before.
+  Status StartExchange(const std::optional<HeldParameters>& held,
+                       std::uint32_t first_generation = 1) {
+    DataPlane::Setup setup = MakeSetup();
+    setup.core.held = held;
+    setup.core.first_generation = first_generation;
+    auto plane = DataPlane::Start(std::move(setup), parts_->layout(), *parts_->buffers,
                                   *parts_->optimizer, compute_);
     if (!plane) return plane.error();
     plane_ = std::move(*plane);
-    inbox_.ExpectAll();
+    channel_->inbox.ExpectAll();
     const JobDescription& described = parts_->description;
-    control_->Send(msg::Ready{
+    channel_->link->Send(msg::Ready{
         .transports = plane_->offers(),
         .mapping_address = plane_->mapping_address(),
         .dataset_digest = described.dataset_digest,
@@ -117,14 +144,16 @@ class SessionImpl final : public Session {
         .slowdowns = OwnSlowdowns(),
         .initial_digest = described.own_parameters ? std::string() : described.initial_digest,
         .run_bound = described.run_bound,
-        .own_parameters = described.own_parameters});
-    inbox_.PassTo({.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
-                   .on_gone =
-                       [this](std::string reason) {
-                         plane_->Post(event::CoordinatorGone{std::move(reason)});
-                       }});
+        .own_parameters = described.own_parameters,
+        .held = held});
+    channel_->inbox.PassTo(
+        {.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
+         .on_gone =
+             [this](std::string reason) {
+               plane_->Post(event::CoordinatorGone{std::move(reason)});
+             }});
     std::lock_guard lock(leaving_);
-    if (std::exchange(leave_untold_, false)) control_->Send(msg::Leave{leave_reason_});
+    if (std::exchange(leave_untold_, false)) channel_->link->Send(msg::Leave{leave_reason_});
     return {};
   }
 
@@ -132,6 +161,14 @@ class SessionImpl final : public Session {
     Back();
     for (;;) {
       auto pick = compute_.Next(limit);
+      if (pick.kind == ComputeQueue::Pick::Kind::kOrphaned) {
+        if (LookForCoordinator(pick.orphaned.reason) || limit == Duration::max()) continue;
+        return NoWork();
+      }
+      if (pick.kind == ComputeQueue::Pick::Kind::kDetached) {
+        GoOnWith(pick.detached);
+        continue;
+      }
       std::optional<Work> work = WorkOf(pick);
       if (!work) continue;
       if (const auto& counts = pick.counts) {
@@ -259,7 +296,8 @@ class SessionImpl final : public Session {
     std::lock_guard lock(leaving_);
     if (std::exchange(interrupted_, true)) return;  // the first reason is what it leaves for
     leave_reason_ = reason;
-    const bool begun = inbox_.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
+    const bool begun =
+        channel_->inbox.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
     if (begun) return;
     leave_untold_ = true;  // until Begin is over, or the session
     compute_.End({.reason = std::move(reason), .left = true});
@@ -275,7 +313,7 @@ class SessionImpl final : public Session {
     }
     if (away_since_) return Error{ErrorCode::kInvalid, "this worker is away already"};
     away_since_ = MonotonicNow();
-    control_->Send(msg::Away{at_most.count(), std::move(reason)});
+    channel_->link->Send(msg::Away{at_most.count(), std::move(reason)});
     return {};
   }
 
@@ -285,11 +323,13 @@ class SessionImpl final : public Session {
     const Duration spent = MonotonicNow() - *std::exchange(away_since_, std::nullopt);
     pacer_->LeaveOut(spent);
     run_watch_.LeaveOut(spent);
-    control_->Send(msg::Back{});
+    channel_->link->Send(msg::Back{});
   }
 
   // Before anything that this thread reports later, on the same channel.
-  void Stop(std::string reason) override { control_->Send(msg::StopAsked{std::move(reason)}); }
+  void Stop(std::string reason) override {
+    channel_->link->Send(msg::StopAsked{std::move(reason)});
+  }
 
  private:
   // Those of the options that speak of this worker, one a line.
@@ -301,10 +341,104 @@ class SessionImpl final : public Session {
     return slowdowns;
   }
 
+  Result<Joined> JoinBy(Channel& channel, const SessionOptions& options) {
+    auto joined = worker::Join(options, channel.inbox, [this] { return run_watch_.InHand(); });
+    if (joined) channel.link = std::move(joined->link);
+    return joined;
+  }
+
+  Duration CoordinatorPatience() const {
+    const double seconds = config_.job.coordinator_timeout_s;
+    return FromSeconds(seconds >= 0 ? seconds : 3 * config_.liveness.timeout_s);
+  }
+
+  // One look, of a second or two, so that a program that waits in Next stays in hand. True: there
+  // is something else to do than to look once more.
+  bool LookForCoordinator(const std::string& reason) {
+    if (!orphaned_since_) {
+      orphaned_since_ = MonotonicNow();
+      spdlog::warn(
+          "{}; this worker keeps its parameters and looks for the next coordinator at {}, for at "
+          "most {} (job.coordinator_timeout)",
+          reason, options_.coordinator, FormatDurationSeconds(Seconds(CoordinatorPatience())));
+    }
+    const Duration left = *orphaned_since_ + CoordinatorPatience() - MonotonicNow();
+    SessionOptions options = options_;
+    options.wanted = self().worker;
+    options.connect_timeout = std::clamp<Duration>(left, kShortLook, kLook);
+    next_channel_ = std::make_unique<Channel>(compute_);
+    auto joined = JoinBy(*next_channel_, options);
+    std::string why = joined ? WhyNot(joined->welcome) : joined.error().message;
+    if (joined && why.empty()) {
+      next_welcome_ = std::move(joined->welcome);
+      compute_.ExpectDetached();
+      plane_->Post(event::CoordinatorFound{});
+      return true;
+    }
+    // One of an earlier term, which was stopped and goes on, is not followed by anybody.
+    if (next_channel_->link) next_channel_->link->Send(msg::Leave{why});
+    next_channel_.reset();
+    const bool refused = !joined && joined.error().code == ErrorCode::kRefused;
+    if (left > Duration{} && !refused) return false;
+    compute_.End(
+        {.reason = fmt::format("{}; no coordinator took over within {} "
+                               "(job.coordinator_timeout): {}",
+                               reason, FormatDurationSeconds(Seconds(CoordinatorPatience())), why),
+         .failed = true,
+         .not_final = "the coordinator was lost"});
+    return true;
+  }
+
+  // Why this is not the one to go on with; empty: it is.
+  std::string WhyNot(const msg::Welcome& welcome) const {
+    if (welcome.run_id != welcome_.run_id) return "another job is run there";
+    const bool same = welcome.job_id == welcome_.job_id;  // drawn at each start of a coordinator
+    if (welcome.term < welcome_.term || (welcome.term == welcome_.term && !same)) {
+      return fmt::format(
+          "the coordinator there is of term {}, and this worker has followed one of "
+          "term {}",
+          welcome.term, welcome_.term);
+    }
+    if (welcome.self.worker != self().worker) return "this worker's place has been taken";
+    if (welcome.config_text != welcome_.config_text) return "the job has other settings there";
+    return {};
+  }
+
+  // The core of the coordinator before has said its last word.
+  void GoOnWith(const action::Detached& detached) {
+    spdlog::info(
+        "the coordinator of term {} takes over: {}", next_welcome_.term,
+        detached.held
+            ? fmt::format("this worker holds the parameters before round {}", detached.held->next)
+            : fmt::format("this worker holds no parameters ({})", detached.lack));
+    channel_->inbox.Stop();
+    plane_.reset();
+    std::unique_ptr<Channel> before;
+    {
+      std::lock_guard lock(leaving_);
+      before = std::exchange(channel_, std::move(next_channel_));
+    }
+    before.reset();
+    compute_.Reset();
+    parts_->buffers->ForgetRegions();
+    parts_->buffers->ForgetSnapshots();
+    // What compression has kept back goes with the one before (worker/memory/residual.h).
+    contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
+    // The same coordinator, which has given this worker up while it was stopped, believes nothing.
+    const bool same = next_welcome_.term == welcome_.term;
+    welcome_ = std::move(next_welcome_);
+    orphaned_since_.reset();
+    if (Status started =
+            StartExchange(same ? std::nullopt : detached.held, detached.next_generation);
+        !started) {
+      compute_.End({.reason = started.error().message, .failed = true});
+    }
+  }
+
   Status MakePacer() {
     pacer_ = std::make_unique<Pacer>(Pacer::Floor{FromSeconds(config_.emulate.unit_time_s),
                                                   EmulatedUnitSamples(config_, welcome_.workers)},
-                                     inbox_.welcomed_at() - Duration(welcome_.age_ns),
+                                     channel_->inbox.welcomed_at() - Duration(welcome_.age_ns),
                                      self().worker, welcome_.workers);
     const std::string slowdowns = OwnSlowdowns();
     if (options_.slowdowns.size() > kMaxSlowdownSpecs / 2 ||
@@ -319,15 +453,18 @@ class SessionImpl final : public Session {
 
   DataPlane::Setup MakeSetup() {
     DataPlane::Setup setup = SetupOf(config_, welcome_, options_, *parts_);
-    setup.data_host = options_.data_host.empty() ? control_->local_address() : options_.data_host;
+    setup.data_host =
+        options_.data_host.empty() ? channel_->link->local_address() : options_.data_host;
+    setup.core.reattaches =
+        CoordinatorPatience() > Duration{} && config_.optimizer.Shards(welcome_.workers) == 0;
     setup.unfit = [this](const std::string& reason) {
       // The reason first: once this worker's connections end, others report that it is not reached.
-      control_->Send(msg::Leave{reason}, Guarded([this, reason] {
-                       compute_.End({.reason = reason, .failed = true, .unfit = true});
-                     }));
+      channel_->link->Send(msg::Leave{reason}, Guarded([this, reason] {
+                             compute_.End({.reason = reason, .failed = true, .unfit = true});
+                           }));
     };
     setup.to_coordinator = [this](msg::FromWorker message, std::function<void()> sent) {
-      control_->Send(std::move(message), Guarded(std::move(sent)));
+      channel_->link->Send(std::move(message), Guarded(std::move(sent)));
     };
     setup.slowdown = [this](const std::string& specs) {
       if (Status status = SetSlowdowns(specs); !status.ok())
@@ -339,7 +476,7 @@ class SessionImpl final : public Session {
   // The control thread may still hold what the plane wants to be told of when the plane has ended.
   std::function<void()> Guarded(std::function<void()> sent) {
     if (!sent) return nullptr;
-    return [this, sent = std::move(sent)] { inbox_.IfPassing(sent); };
+    return [inbox = &channel_->inbox, sent = std::move(sent)] { inbox->IfPassing(sent); };
   }
 
   Status SetSlowdowns(const std::string& lines) {
@@ -377,6 +514,12 @@ class SessionImpl final : public Session {
     parts_->description.collect({contribution_->gradient(), parts_->description.parameter_count});
   }
 
+  static Work NoWork() {
+    Work none;
+    none.kind = Work::Kind::kNone;
+    return none;
+  }
+
   // nullopt: it was nothing for the program.
   std::optional<Work> WorkOf(ComputeQueue::Pick& pick) {
     switch (pick.kind) {
@@ -390,11 +533,10 @@ class SessionImpl final : public Session {
         return std::nullopt;
       case ComputeQueue::Pick::Kind::kEvaluate:
         return EvaluationWork(pick.chunk);
-      case ComputeQueue::Pick::Kind::kNone: {
-        Work none;
-        none.kind = Work::Kind::kNone;
-        return none;
-      }
+      case ComputeQueue::Pick::Kind::kNone:
+      case ComputeQueue::Pick::Kind::kOrphaned:
+      case ComputeQueue::Pick::Kind::kDetached:
+        return NoWork();
       case ComputeQueue::Pick::Kind::kEnd:
         return EndWork(pick.ending);
     }
@@ -547,13 +689,15 @@ class SessionImpl final : public Session {
   const SessionOptions options_;
   RunWatch run_watch_;
   ComputeQueue compute_;
-  CoordinatorInbox inbox_{
-      [this](const Error& broken) { compute_.End({.reason = broken.message, .failed = true}); }};
   msg::Welcome welcome_;
   JobConfig config_;
   std::unique_ptr<SessionParts> parts_;  // since Begin
   std::unique_ptr<Pacer> pacer_;
-  std::unique_ptr<ControlLink> control_;
+  // Another one is made where the coordinator is gone (LookForCoordinator).
+  std::unique_ptr<Channel> channel_ = std::make_unique<Channel>(compute_);
+  std::unique_ptr<Channel> next_channel_;  // of a coordinator that has been found
+  msg::Welcome next_welcome_;
+  std::optional<Time> orphaned_since_;
   std::unique_ptr<DataPlane> plane_;
   std::mutex leaving_;  // guards the next three
   bool interrupted_ = false;

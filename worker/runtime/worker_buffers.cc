@@ -284,6 +284,11 @@ void WorkerBuffers::DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind
   snapshots_.erase({kind, tensor});
 }
 
+void WorkerBuffers::ForgetSnapshots() {
+  const std::lock_guard lock(mutex_);
+  snapshots_.clear();
+}
+
 std::shared_ptr<const void> WorkerBuffers::Keep(const std::shared_ptr<WorkerBuffers>& buffers,
                                                 const float* at) {
   const std::lock_guard lock(buffers->mutex_);

@@ -108,6 +108,8 @@ class WorkerBuffers {
   // because the other kind has that very copy, which is now both's. (kCompute is never shared.)
   float* BeginSnapshot(std::uint32_t tensor, action::SnapshotKind kind, std::uint64_t update);
   const float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
+  // What is counted as updates from here on has nothing to do with what was.
+  void ForgetSnapshots();
   // Nobody reads it any more.
   void DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind);
 

@@ -199,7 +199,7 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
   switch (kind) {
     case 0:
       return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
-                          AnyText(),       Any<std::uint32_t>(), AnyTime()};
+                          AnyText(),       Any<std::uint32_t>(), AnyTime(), AnyText()};
     case 1:
       return msg::Refuse{AnyText(), Any<bool>()};
     case 2:
@@ -208,9 +208,10 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
     case 3:
       return msg::MemberLeft{Any<MemberId>(), AnyText()};
     case 4:
-      return msg::Start{*rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint,
-                                          StateSource::kPeers, StateSource::kGiven),
-                        Any<Plan>(), Any<std::uint64_t>()};
+      return msg::Start{
+          *rc::gen::element(StateSource::kSeed, StateSource::kCheckpoint, StateSource::kPeers,
+                            StateSource::kGiven, StateSource::kHeld),
+          Any<Plan>(), Any<std::uint64_t>()};
     case 5:
       return Any<msg::Commit>();
     case 6:
@@ -271,6 +272,10 @@ inline msg::Ready Any<msg::Ready>() {
   ready.state_names = Several(AnyText);
   ready.own_parameters = Any<bool>();
   ready.run_bound = {Any<std::uint64_t>(), Any<std::uint32_t>()};
+  if (Any<bool>()) {
+    ready.held = HeldParameters{Any<Term>(), Any<RoundId>(), std::nullopt};
+    if (Any<bool>()) ready.held->attempt = Any<Attempt>();
+  }
   return ready;
 }
 

@@ -57,7 +57,8 @@ if unknown:
     near = "--workers" if unknown == "--foo.bar" else "--foo.ok"
     print(f'lockstep-coordinator: {unknown}: unknown option (did you mean "{near}"?)', file=sys.stderr)
     sys.exit(2)
-listener = socket.create_server(("127.0.0.1", 0))
+where = value("--listen").rsplit(":", 1)
+listener = socket.create_server((where[0], int(where[1])))
 temporary = os.path.join(run_dir, "address.tmp")
 with open(temporary, "w") as file:
     file.write("127.0.0.1:%d\\n" % listener.getsockname()[1])
@@ -128,6 +129,13 @@ if os.environ.get("WORKERS_DIE"):
     sys.exit(5)
 for line in channel.makefile():
     print("still here", flush=True)
+while os.environ.get("WORKER_STAYS") == slot:
+    try:  # the next coordinator is started where this one was
+        channel = socket.create_connection((host, int(port)))
+        channel.sendall(("%s %d\\n" % (slot, os.getpid())).encode())
+        channel.recv(1)
+    except ConnectionError:
+        signal.sigtimedwait([], 0.02)
 sys.exit(int(os.environ.get("WORKER_LOST", "0")))
 """
 
@@ -538,6 +546,23 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(process.wait(TIMEOUT_S), 7, seen)
         self.assertEqual(len(re.findall(r"joined: 0 ", seen)), 2, seen)
 
+    def test_a_coordinator_that_was_killed_is_started_again_where_it_was(self):
+        process = self.start("--restart-coordinator", "2", plan="wait", workers=1, env={"WORKER_STAYS": "0"})
+        seen = ""
+        for left in ("1 restart", "0 restarts"):
+            seen = self.read_until(process, "all joined")
+            os.kill(int(re.search(r"pid (\d+)", seen)[1]), signal.SIGKILL)
+            seen += self.read_until(process, f"the coordinator was ended by SIGKILL; restarting it ({left} left)")
+            again = self.read_until(process, "arguments:")
+            address = (self.run_dir / "coordinator.address").read_text().strip()
+            self.assertRegex(again, rf"--listen {re.escape(address)} .* --reattach")
+        seen = self.read_until(process, "all joined")
+        os.kill(int(re.search(r"pid (\d+)", seen)[1]), signal.SIGKILL)
+        seen += process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL, seen)
+        self.assertNotIn("restarting it", seen)
+        self.assertEqual(seen.count("worker arguments"), 0, seen)  # those of the first start go on
+
     def test_no_worker_is_started_for_a_job_that_is_over(self):
         over = self.folder / "over"
         process = self.start("--restart-workers", "3", "--set", f"plan.until={over}", plan="fail-at-last", env={"WORKER_LOST": "1"})
@@ -548,7 +573,8 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(seen.count("worker arguments"), 2, seen)
 
     def test_a_worker_that_looks_for_a_job_that_is_over_is_ended_soon(self):
-        command = self.with_other_times(self.command("--restart-workers", "1", plan="wait"), WORKERS_END_S=1000.0)
+        command = self.with_other_times(self.command("--restart-workers", "1", "--restart-coordinator", "0", plan="wait"),
+                                        WORKERS_END_S=1000.0)
         process = self.start_command(command, env={"WORKER_DIES": "1", "WORKER_LOOKS_IN_VAIN": "1"})
         seen = self.read_until(process, "looks for the coordinator")
         os.kill(int(re.search(r"pid (\d+)", seen)[1]), signal.SIGKILL)

@@ -36,8 +36,9 @@ ROOMS = {
         "core": {"job", "round", "membership"},
         "record": {"job"},
         "checkpoint": {"job", "record"},
+        "journal": {"job", "record", "checkpoint"},
         "http": {"job"},
-        "shell": {"job", "core", "record", "checkpoint", "http"},
+        "shell": {"job", "core", "record", "checkpoint", "http", "journal"},
     },
     "worker": {
         "layout": set(),

@@ -84,13 +84,16 @@ class Coordinating {
     EXPECT_TRUE(directory.ok());
     directory_ = *std::move(directory);
     checkpoints_.emplace(directory_->checkpoints(), 1);
+    auto journal = coordinator::JournalFile::Begin(directory_->path(), {}, false);
+    EXPECT_TRUE(journal.ok());
+    journal_ = *std::move(journal);
     auto server = Server::Open(options, "a job");
     EXPECT_TRUE(server.ok());
     server_ = *std::move(server);
     thread_ = std::thread([this, core = *std::move(core)]() mutable {
       runner_ = server_->Run([&](coordinator::ActionRunner::Ports ports) {
         return std::make_unique<coordinator::ActionRunner>(
-            std::move(core), *directory_, *checkpoints_, std::nullopt, std::move(ports));
+            std::move(core), *directory_, *checkpoints_, *journal_, std::nullopt, std::move(ports));
       });
     });
   }
@@ -108,6 +111,7 @@ class Coordinating {
   test::TempFolder folder_;
   std::unique_ptr<coordinator::RunDirectory> directory_;
   std::optional<coordinator::CheckpointStore> checkpoints_;
+  std::unique_ptr<coordinator::JournalFile> journal_;
   std::unique_ptr<coordinator::Server> server_;
   std::unique_ptr<coordinator::ActionRunner> runner_;
   std::thread thread_;

@@ -5,13 +5,14 @@ import re
 from lockstep_launch.screen import ESCAPES
 
 
-def coordinator_command(options, program, listen, config, secret_path):
+def coordinator_command(options, program, listen, config, secret_path, again=False):
+    """`again`: it takes over from one that is gone."""
     command = [program, "--listen", listen, "--workers", str(options.n)]
     command += ["--config", config] if config else []
     command += ["--run-dir", options.run_dir]
     command += ["--config-from-workers"] if options.program else []
     command += ["--http", options.http] if options.http else []
-    command += ["--resume"] if options.resume else []
+    command += ["--reattach"] if again else ["--resume"] if options.resume else []
     command += [f"--{setting}" for setting in options.settings]
     return [*command, "--secret-file", secret_path]
 

@@ -84,18 +84,21 @@ class HostsJob(Job):
             return listen
         if not re.search(r"\]:\d+$|^[^:]*:\d+$", listen):
             listen = f"[{listen}]:0" if ":" in listen and not listen.startswith("[") else f"{listen}:0"
-        first = self.links[0].ready
-        if self.options.elsewhere:
-            command = commands.coordinator_command(self.options, os.path.join(first["programs"], "lockstep-coordinator"), listen, first["config"], first["secret"])
-            self.coordinator = self._start_remote("coordinator", 0, self.links[0], command, {}, address_file=f"{self.options.run_dir}/{ADDRESS_FILE}")
-        else:
-            command = commands.coordinator_command(self.options, self.coordinator_program, listen, self.options.config, self.secret_path)
-            self.coordinator = self._start("coordinator", 0, command, on_terminal=self.screen.terminal)
-        self._heed_coordinator()
+        self._start_coordinator(listen)
         for link in self.links:
             slots = [str(slot) for slot, at in self.at.items() if at is link]
             self.say(f"{link.host.name}: worker{'s' if len(slots) > 1 else ''} {', '.join(slots)}")
         return None
+
+    def _start_coordinator(self, listen, again=False):
+        if not self.options.elsewhere:
+            super()._start_coordinator(listen, again)
+            return
+        first = self.links[0].ready
+        program = os.path.join(first["programs"], "lockstep-coordinator")
+        command = commands.coordinator_command(self.options, program, listen, first["config"], first["secret"], again)
+        self.coordinator = self._start_remote("coordinator", 0, self.links[0], command, {}, address_file=f"{self.options.run_dir}/{ADDRESS_FILE}")
+        self._heed_coordinator()
 
     def _own_address(self):
         """The coordinator's, out of the two ends of the connections by which sshd has served us; a status where that does not say it."""

@@ -29,6 +29,7 @@ class Job:
         self.places = {}  # slot: to which processors it is held, and how many threads that is room for
         self.one_failed = False  # of the workers
         self.ending = Ending(self.workers, self.say)
+        self.coordinator_restarts = options.restart_coordinator  # that are left
         self.next_press = None  # when the next signal to a process that does not end is due
         self.address = None
         self.stops = 0  # how often we were told to end
@@ -47,13 +48,34 @@ class Job:
                 self._find_places(range(self.options.n), processors.read(), os.sched_getaffinity(0))
             except processors.NoPlace as error:
                 return refusal(error)
-        command = commands.coordinator_command(self.options, self.coordinator_program, "127.0.0.1:0", self.options.config, self.secret_path)
+        self._start_coordinator("127.0.0.1:0")
+        self._say_places()
+
+    def _start_coordinator(self, listen, again=False):
+        command = commands.coordinator_command(self.options, self.coordinator_program, listen, self.options.config, self.secret_path, again)
         self.coordinator = self._start("coordinator", 0, command, on_terminal=self.screen.terminal)
         self._heed_coordinator()
-        self._say_places()
 
     def _heed_coordinator(self):
         self.coordinator.heed = lambda line: slots.take(line, self.slots)
+
+    def _has_coordinator(self):
+        """Also one that has just taken over. The workers of one that was killed look for the next one where they know it."""
+        status = self.coordinator.poll()
+        if status is None:
+            return True
+        killed = status < 0 and self.address is not None and self.stops == 0 and self.status is None
+        alive = any(process.poll() is None for process in self.workers.values())
+        if not killed or self.coordinator_restarts == 0 or not alive:
+            return False
+        self.coordinator_restarts -= 1
+        self.loop.finish(self.coordinator)
+        self.screen.end_progress()
+        left = self.coordinator_restarts
+        self.say(f"the coordinator {describe(status)}; restarting it ({left} restart{'' if left == 1 else 's'} left), the workers keep their "
+                 "parameters")
+        self._start_coordinator(self.address, again=True)
+        return True
 
     def run(self):
         """Until everything has ended; returns the exit status."""
@@ -61,7 +83,7 @@ class Job:
             over = self.begin()
             if over is not None:
                 return over
-        while self.coordinator.poll() is None:
+        while self._has_coordinator():
             self._turn(self._until_next() if self.address else times.ADDRESS_POLL_S)
             if self.address is None:
                 self._start_workers_when_listening()

@@ -32,6 +32,9 @@ def make_parser():
     parser.add_argument("--restart-workers", type=int, default=0, metavar="N",
                         help=f"restart each failed worker, at most N times; the first restart waits {slots.WAITS_S[0]} s, and a worker that "
                         f"fails again within a minute waits {', '.join(map(str, slots.WAITS_S[1:-1]))} and {slots.WAITS_S[-1]} s")
+    parser.add_argument("--restart-coordinator", type=int, default=3, metavar="N",
+                        help="restart a coordinator that was killed, at most N times (default: 3); the workers keep their parameters and go "
+                        "on with it")
     parser.add_argument("--bind-to", choices=processors.HOW, default="none",
                         help="bind each worker, and with it its memory, to the processors of a NUMA node (numa) or to cores of its own (core); "
                         "default: none, the kernel chooses")
@@ -74,6 +77,8 @@ def checked(options):
         bad_usage("-n: expected at least one worker")
     if options.restart_workers < 0:
         bad_usage("--restart-workers: expected 0 or more restarts")
+    if options.restart_coordinator < 0:
+        bad_usage("--restart-coordinator: expected 0 or more restarts")
     if options.config is None and not options.program:
         bad_usage("the following arguments are required: --config")
     if options.config is not None and not os.path.isfile(options.config):

@@ -1,0 +1,35 @@
+#include "coordinator/core/reattachment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace lockstep::coordinator {
+
+const JournalEntry* Reattachment::Choose() {
+  LOCKSTEP_CHECK(chosen_ == nullptr, "what the job goes on from is chosen twice");
+  const auto& journal = job_->start.journal;
+  for (auto entry = journal.rbegin(); entry != journal.rend() && chosen_ == nullptr; ++entry) {
+    const bool held = std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+      return member.connected() && member.state == MemberState::kForming &&
+             member.ready.held == entry->held();
+    });
+    if (held) chosen_ = &*entry;
+  }
+  return chosen_;
+}
+
+bool Reattachment::Holds(const Member& member) const {
+  return chosen_ != nullptr && member.ready.held == chosen_->held();
+}
+
+std::string Reattachment::Words(std::uint32_t holders, std::uint32_t others) const {
+  std::string text = fmt::format("the job goes on from round {}, whose parameters {} worker{} held",
+                                 chosen_->state.next_round, holders, holders == 1 ? "" : "s");
+  if (others > 0) text += fmt::format("; {} cop{} them", others, others == 1 ? "ies" : "y");
+  return text;
+}
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,38 @@
+// A coordinator that takes the place of one that is gone: which parameters of those that workers
+// hold the job goes on from, and what is noted for the next one.
+//
+// In: the journal of the coordinator before (StartParameters), what workers say that they hold
+// (Ready::held), commits. Out: the entry that the job goes on from; entries of its own.
+//
+// Invariants: of the entries that workers hold the newest stands, and whoever holds another one
+// copies. An entry is noted before anybody hears of its commit, so no worker holds what no entry
+// tells of.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "coordinator/job/context.h"
+#include "coordinator/job/job_state.h"
+
+namespace lockstep::coordinator {
+
+class Reattachment {
+ public:
+  explicit Reattachment(Job* job) : job_(job) {}
+
+  // There is a journal to go on from.
+  bool begun_before() const { return !job_->start.journal.empty(); }
+  // Of those that form: the newest entry that somebody holds. Once; null: nobody holds any.
+  const JournalEntry* Choose();
+  // This one has what Choose has found.
+  bool Holds(const Member& member) const;
+  // That, and what it is worth, for people.
+  std::string Words(std::uint32_t holders, std::uint32_t others) const;
+
+ private:
+  Job* job_;
+  const JournalEntry* chosen_ = nullptr;
+};
+
+}  // namespace lockstep::coordinator

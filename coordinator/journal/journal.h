@@ -1,0 +1,68 @@
+// The journal of a run directory: what a coordinator that takes over goes on from, one line for
+// each commit, written before anybody hears of the commit. docs/reference/run-directory.md has its
+// form.
+//
+// A line is a checksum and a JSON object. The first says whose journal it is, each other one is an
+// entry (job_state.h). What of an entry is the same for all of them stands in the first one only.
+// Entries that no coordinator would go on from are left out when the file is written anew, which is
+// when it has grown to kMostBytes: so it is bounded, whatever the job's length.
+//
+// A process that is killed loses nothing; with `sync` neither does a machine. Control thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "coordinator/job/job_state.h"
+#include "coordinator/record/whole_file.h"
+
+namespace lockstep::coordinator {
+
+class JournalFile {
+ public:
+  static constexpr const char* kName = "journal";
+  static constexpr std::uint64_t kMostBytes = 1u << 20;
+  // Entries that stay: nobody has the parameters of older rounds while others train on.
+  static constexpr std::size_t kKept = 4;
+
+  struct Contents {
+    std::string run_id;
+    Term term;
+    std::vector<JournalEntry> entries;  // those that still hold, by ascending round
+  };
+  // What a file holds. A last line that was not written to its end is left out. kInvalid, one line
+  // with the file and the line: it was changed or damaged. kNotFound: there is none.
+  static Result<Contents> Read(const std::filesystem::path& folder);
+  static Result<Contents> Parse(std::string_view text);
+
+  // Takes the place of the file that is there, if any.
+  static Result<std::unique_ptr<JournalFile>> Begin(const std::filesystem::path& folder,
+                                                    const Contents& contents, bool sync);
+
+  // An error stays: no further entry is taken.
+  Status Append(const JournalEntry& entry);
+
+ private:
+  JournalFile(std::filesystem::path path, std::string first_line, bool sync)
+      : path_(std::move(path)), first_line_(std::move(first_line)), sync_(sync) {}
+  std::string LineOf(const JournalEntry& entry, bool lasting) const;
+  Status WriteAnew();
+  Status Write(std::string_view line);
+
+  const std::filesystem::path path_;
+  const std::string first_line_;
+  const bool sync_;
+  OwnedFd file_;
+  std::uint64_t bytes_ = 0;
+  std::deque<JournalEntry> kept_;  // the last ones, at most kKept
+  Status failed_;
+};
+
+}  // namespace lockstep::coordinator

@@ -1,0 +1,201 @@
+"""The coordinator is killed, and the job goes on: with what its workers hold, not a sample and not a bit otherwise."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import unittest
+
+from harness import BIN, PATIENCE, TOOLS, ClusterTest, Job, check_epochs, main, wait_for
+
+PACED = {"emulate.unit_time": "4ms", "job.units": 8, "checkpoint.every": "0s"}
+# In rounds. What is interrupted has no other end.
+ENDLESS = 100000
+
+
+def kill(job):
+    process = job.processes["coordinator"]
+    process.kill()
+    process.wait()
+
+
+def take_over(job, *arguments):
+    """The next coordinator, where the workers know it."""
+    job.listen = job.address
+    return job.start_coordinator("--reattach", *arguments)
+
+
+class Takeover(ClusterTest):
+    def run_through(self, deaths, **options):
+        """A job whose coordinator is killed so often, beside one whose coordinator lives; both are over."""
+        with Job(4, PACED, job__rounds=12 * deaths + 30, **options) as quiet:
+            quiet.start()
+            wanted = quiet.finish()
+        with Job(4, PACED, job__rounds=12 * deaths + 30, **options) as job:
+            job.start()
+            for death in range(deaths):
+                job.wait_for_rounds(12 * death + 6)
+                kill(job)
+                take_over(job)
+            summary = job.finish()
+            for worker in range(4):
+                self.assertEqual(job.wait(f"worker{worker}"), 0, job.log(f"worker{worker}"))
+            log = job.log("coordinator")
+            self.assertEqual(log.count("whose parameters 4 workers held"), deaths, log)
+            self.assertNotIn(" is out: ", log)
+            rounds = job.rounds()
+            self.assertEqual([line["round"] for line in rounds], list(range(12 * deaths + 30)))
+            check_epochs(self, rounds, 2048)
+        self.assertEqual(summary["samples_counted"], wanted["samples_counted"])
+        self.assertEqual(summary["params_digest"], wanted["params_digest"])
+
+    def test_twenty_deaths_cost_no_round_and_no_bit(self):
+        self.run_through(20)
+
+    def test_nor_do_they_over_tcp_with_encryption(self):
+        self.run_through(5, exchange__mapping="off", exchange__transport="tcp", exchange__encryption="on")
+
+    def test_workers_that_hold_nothing_copy(self):
+        with Job(3, PACED, job__rounds=ENDLESS, job__min_workers=1, liveness__timeout="3s") as job:
+            job.start()
+            job.wait_for_rounds(10)
+            kill(job)
+            job.processes["worker2"].kill()
+            job.processes["worker2"].wait()
+            job.start_worker(2, name="replacement")
+            take_over(job)
+            since = len(job.rounds())
+            job.wait_for_contribution(2, since)
+            job.interrupt()
+            self.assertIn("whose parameters 2 workers held", job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_workers_that_died_with_it_are_waited_for_one_time_out(self):
+        with Job(3, PACED, job__rounds=ENDLESS, job__min_workers=1, liveness__timeout="2s") as job:
+            job.start()
+            job.wait_for_rounds(10)
+            kill(job)
+            job.processes["worker2"].kill()
+            job.processes["worker2"].wait()
+            take_over(job)
+            job.wait_for_rounds(len(job.rounds()) + 10)
+            job.interrupt()
+            self.assertIn("worker 2 is not there after 2s (liveness.timeout)", job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_what_was_asked_for_at_run_time_stays(self):
+        with Job(2, PACED, job__rounds=ENDLESS, coordinator_args=["--http", "127.0.0.1:0"]) as job:
+            job.start()
+            job.wait_for_rounds(5)
+            for words in (("policy", "flexrr"), ("slowdown", "worker=1,factor=1.5")):
+                http = (job.run_dir / "http.address").read_text().strip()
+                asked = subprocess.run([TOOLS / "ctl", "--http", http, *words], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+                self.assertEqual(asked.returncode, 0, asked.stderr)
+            wait_for("the policy", lambda: job.rounds()[-1]["policy"].endswith("flexrr"))
+            kill(job)
+            take_over(job)
+            since = len(job.rounds())
+            job.wait_for_rounds(since + 5)
+            self.assertTrue(job.rounds()[-1]["policy"].endswith("flexrr"))
+            self.assertIn("worker=1,factor=1.5", str(job.interrupt()["slowdowns"]))
+
+    def test_two_coordinators_never_drive_one_job(self):
+        with Job(2, PACED, job__rounds=ENDLESS, job__coordinator_timeout="60s") as job:
+            job.start()
+            job.wait_for_rounds(5)
+            second = subprocess.run([BIN / "lockstep-coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--run-dir", job.run_dir,
+                                     "--reattach"], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+            self.assertEqual(second.returncode, 2)
+            self.assertIn("another coordinator is writing to this run directory", second.stderr)
+            # One that does not see the lock, as on another host: it has the folder as it was.
+            kill(job)
+            stale = job.folder / "stale"
+            shutil.copytree(job.run_dir, stale)
+            take_over(job)
+            job.wait_for_rounds(len(job.rounds()) + 5)
+            kill(job)
+            job.run_dir, there = stale, job.run_dir
+            take_over(job)
+            refusals = [rf"worker {worker} is out: it leaves: the coordinator there is of term 2, and this worker has followed one of term 2"
+                        for worker in range(2)]
+            wait_for("their refusals", lambda: all(re.search(refusal, job.log("coordinator")) for refusal in refusals))
+            self.assertEqual(job.log("coordinator").count("whose parameters"), 1)
+            kill(job)
+            job.run_dir = there
+            take_over(job)
+            since = len(job.rounds())
+            job.wait_for_rounds(since + 5)
+            job.interrupt()
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_without_a_next_one_workers_end_with_a_line(self):
+        with Job(2, PACED, job__rounds=ENDLESS, job__coordinator_timeout="1s") as job:
+            job.start()
+            job.wait_for_rounds(5)
+            kill(job)
+            for worker in range(2):
+                self.assertEqual(job.wait(f"worker{worker}"), 1)
+                log = job.log(f"worker{worker}")
+                self.assertIn("this worker keeps its parameters and looks for the next coordinator", log)
+                self.assertRegex(log, r"no coordinator took over within 1s \(job.coordinator_timeout\)")
+
+    def test_where_nobody_holds_anything_it_is_the_checkpoint(self):
+        with Job(2, PACED, job__rounds=ENDLESS, checkpoint__every_rounds=10, job__coordinator_timeout="0s") as job:
+            job.start()
+            job.wait_for_rounds(15)
+            wait_for("a checkpoint", lambda: list((job.run_dir / "checkpoints").glob("*.json")))
+            kill(job)
+            for worker in range(2):
+                self.assertEqual(job.wait(f"worker{worker}"), 1)
+            take_over(job)
+            for worker in range(2):
+                job.start_worker(worker)
+            job.wait_for_rounds(len(job.rounds()) + 5)
+            self.assertIn("it goes on from its checkpoint after round", job.log("coordinator"))
+            job.interrupt()
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_one_command_begins_a_job_and_goes_on_with_it(self):
+        with Job(2, PACED, job__rounds=40, coordinator_args=["--reattach"]) as job:
+            job.start()
+            job.finish()
+            over = subprocess.run([BIN / "lockstep-coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--run-dir", job.run_dir,
+                                   "--reattach"], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+            self.assertEqual(over.returncode, 2)
+            self.assertRegex(over.stderr, r"--reattach: the job of .* has ended \(summary.json\)")
+
+    def test_a_damaged_journal_is_refused_with_its_line(self):
+        with Job(2, PACED, job__rounds=ENDLESS, job__coordinator_timeout="0s") as job:
+            job.start()
+            job.wait_for_rounds(10)
+            kill(job)
+            path = job.run_dir / "journal"
+            text = bytearray(path.read_bytes())
+            text[text.index(b"\n") + 60] ^= 1
+            path.write_bytes(text)
+            refused = subprocess.run([BIN / "lockstep-coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--run-dir", job.run_dir,
+                                      "--reattach"], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+            self.assertEqual(refused.returncode, 2)
+            self.assertRegex(refused.stderr, r"journal: line 2: its checksum does not fit")
+
+    def test_the_launcher_restarts_it(self):
+        with Job(3, PACED, job__rounds=150) as job:
+            launched = job._start("launch", [TOOLS / "launch", "-n", "3", "--config", job.config, "--run-dir", job.run_dir, "--build-dir", BIN])
+            job.processes["coordinator"] = launched  # what wait_for_rounds looks at
+            for death in range(3):
+                job.wait_for_rounds(20 * death + 10)
+                children = pathlib.Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
+                names = {int(pid): pathlib.Path(f"/proc/{pid}/comm").read_text() for pid in children}
+                (pid,) = (pid for pid, name in names.items() if name.startswith("lockstep-coord"))
+                os.kill(pid, signal.SIGKILL)
+            self.assertEqual(launched.wait(90 * PATIENCE), 0, job.log("launch"))
+            log = job.log("launch")
+            self.assertEqual(len(re.findall(r"the coordinator was ended by SIGKILL; restarting it", log)), 3, log)
+            self.assertEqual(job.summary()["rounds"], 150)
+            check_epochs(self, job.rounds(), 2048)
+
+
+if __name__ == "__main__":
+    main()

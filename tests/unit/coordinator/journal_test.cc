@@ -1,0 +1,172 @@
+// What a coordinator notes of its commits comes back as it was, whatever the stop that ended it;
+// and what was changed or damaged is refused with its line.
+
+#include "coordinator/journal/journal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/temp_folder.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// The state after so many rounds of 10 samples, in an epoch of 100.
+JournalEntry Entry(std::uint64_t next, std::optional<std::uint32_t> attempt = 0,
+                   std::uint32_t term = 1) {
+  JournalEntry entry;
+  entry.term = Term(term);
+  if (attempt) entry.attempt = Attempt(*attempt);
+  JobState& state = entry.state;
+  state.next_round = RoundId(next);
+  state.updates = next;
+  state.sampler = {100, Epoch(0), {{10 * next, 100}}};
+  state.totals.rounds = next;
+  state.totals.samples_counted = 10 * next;
+  state.dataset_digest = "abc";
+  state.parameter_count = 6;
+  state.state_tensors = 1;
+  state.tensors = {{"w", {2, 3}}};
+  state.state_names = {"momentum"};
+  state.settings = {{"policy.name", "full"}};
+  if (attempt) {
+    auto record = std::make_shared<RoundRecord>();
+    record->round = RoundId(next - 1);
+    record->policy = "full";
+    record->samples = 10;
+    record->contributors = {{.worker = WorkerId(0),
+                             .part = PartIndex(0),
+                             .weight = 1,
+                             .samples = 10,
+                             .ranges = {{10 * next - 10, 10 * next}}}};
+    entry.record = record;
+  }
+  entry.policy = "flexrr";
+  entry.slowdowns = "worker=1,factor=2\n";
+  return entry;
+}
+
+class JournalTest : public testing::Test {
+ protected:
+  std::unique_ptr<JournalFile> Begin(JournalFile::Contents contents = {"run", Term(1), {}}) {
+    auto journal = JournalFile::Begin(folder_.path(), contents, false);
+    EXPECT_TRUE(journal.ok()) << journal.error().message;
+    return *std::move(journal);
+  }
+  std::string Text() const {
+    std::ifstream in(folder_ / JournalFile::kName);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  static std::vector<std::uint64_t> Rounds(const JournalFile::Contents& contents) {
+    std::vector<std::uint64_t> rounds;
+    for (const JournalEntry& entry : contents.entries) {
+      rounds.push_back(entry.state.next_round.value);
+    }
+    return rounds;
+  }
+
+  test::TempFolder folder_;
+};
+
+TEST_F(JournalTest, ComesBackAsItWas) {
+  auto journal = Begin({"run", Term(3), {}});
+  ASSERT_TRUE(journal->Append(Entry(1, 2, 3)));
+  const auto read = JournalFile::Read(folder_.path());
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->run_id, "run");
+  EXPECT_EQ(read->term, Term(3));
+  ASSERT_EQ(read->entries.size(), 1u);
+  const JournalEntry& entry = read->entries.front();
+  const JournalEntry wanted = Entry(1, 2, 3);
+  EXPECT_EQ(entry.held(), wanted.held());
+  EXPECT_EQ(entry.state.sampler, wanted.state.sampler);
+  EXPECT_EQ(entry.state.totals.samples_counted, 10u);
+  EXPECT_EQ(entry.state.tensors, wanted.state.tensors);
+  EXPECT_EQ(entry.state.settings, wanted.state.settings);
+  EXPECT_EQ(entry.record->contributors.front().ranges, (std::vector<SampleRange>{{0, 10}}));
+  EXPECT_EQ(entry.policy, "flexrr");
+  EXPECT_EQ(entry.slowdowns, "worker=1,factor=2\n");
+}
+
+TEST_F(JournalTest, AnotherAttemptTakesThePlaceOfTheOneBefore) {
+  auto journal = Begin();
+  for (const JournalEntry& entry : {Entry(1), Entry(2, 0), Entry(2, 1)}) {
+    ASSERT_TRUE(journal->Append(entry));
+  }
+  const auto read = JournalFile::Read(folder_.path());
+  ASSERT_THAT(Rounds(*read), ElementsAre(1, 2));
+  EXPECT_EQ(read->entries.back().attempt, Attempt(1));
+}
+
+// The coordinator of term 2 has found nobody who holds round 2: whoever turns up with it later
+// holds what nobody else has.
+TEST_F(JournalTest, WhatTheJobDidNotGoOnFromIsVoid) {
+  auto journal = Begin();
+  for (const JournalEntry& entry : {Entry(1), Entry(2), Entry(1, std::nullopt, 2)}) {
+    ASSERT_TRUE(journal->Append(entry));
+  }
+  const auto read = JournalFile::Read(folder_.path());
+  ASSERT_THAT(Rounds(*read), ElementsAre(1, 1));
+  EXPECT_EQ(read->entries.front().held(), (HeldParameters{Term(1), RoundId(1), Attempt(0)}));
+  EXPECT_EQ(read->entries.back().held(), (HeldParameters{Term(2), RoundId(1), std::nullopt}));
+}
+
+// Cut anywhere in its last line it is the journal without that line.
+TEST_F(JournalTest, ALineThatWasNotWrittenToItsEndIsLeftOut) {
+  auto journal = Begin();
+  ASSERT_TRUE(journal->Append(Entry(1)));
+  const std::string before = Text();
+  ASSERT_TRUE(journal->Append(Entry(2)));
+  const std::string text = Text();
+  for (std::size_t length = before.size(); length < text.size(); length += 7) {
+    const auto read = JournalFile::Parse(text.substr(0, length));
+    ASSERT_TRUE(read.ok()) << length << ": " << read.error().message;
+    EXPECT_THAT(Rounds(*read), ElementsAre(1)) << length;
+  }
+}
+
+TEST_F(JournalTest, DamageInItsMidstIsRefusedWithItsLine) {
+  auto journal = Begin();
+  for (std::uint64_t next = 1; next < 4; ++next) ASSERT_TRUE(journal->Append(Entry(next)));
+  std::string text = Text();
+  const std::size_t second = text.find('\n', text.find('\n') + 1) + 50;
+  text[second] ^= 1;
+  const auto read = JournalFile::Parse(text);
+  ASSERT_FALSE(read.ok());
+  EXPECT_THAT(read.error().message, HasSubstr("line 3: its checksum does not fit"));
+  EXPECT_FALSE(JournalFile::Parse("").ok());
+  EXPECT_FALSE(JournalFile::Parse("no journal\n").ok());
+}
+
+// However many rounds a job has.
+TEST_F(JournalTest, ItStaysShort) {
+  auto journal = Begin();
+  JournalEntry entry = Entry(1);
+  entry.slowdowns = std::string(60000, 'x');
+  std::uint64_t most = 0;
+  for (std::uint64_t next = 1; next < 10; ++next) {
+    for (std::uint32_t attempt = 0; attempt < 10; ++attempt) {
+      entry = Entry(next, attempt);
+      entry.slowdowns = std::string(60000, 'x');
+      ASSERT_TRUE(journal->Append(entry));
+      most = std::max(most, std::filesystem::file_size(folder_ / JournalFile::kName));
+    }
+  }
+  EXPECT_LT(most, JournalFile::kMostBytes + 5 * 61000);
+  const auto read = JournalFile::Read(folder_.path());
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->entries.back().held(), entry.held());
+  EXPECT_EQ(read->entries.back().state.tensors, entry.state.tensors);
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator

@@ -1,0 +1,147 @@
+// A coordinator that takes over goes on with what its workers hold: the newest of what the journal
+// tells of, whoever has it.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/core/resume_rules.h"
+#include "tests/golden/story.h"
+
+namespace lockstep::coordinator {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// What a job of two workers has noted with its first commits.
+std::vector<JournalEntry> JournalOf(int rounds) {
+  Story s("before", {.workers = 2, .min_workers = 2});
+  s.Begin();
+  for (int round = 0; round < rounds; ++round) {
+    for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+    s.AllPublishAndApply({0, 1});
+  }
+  EXPECT_EQ(s.journal().size(), static_cast<std::size_t>(rounds));
+  return s.journal();
+}
+
+Story TakesOver(const std::vector<JournalEntry>& journal,
+                const std::optional<JobState>& checkpoint = std::nullopt) {
+  return Story("after", {.workers = 2, .min_workers = 2, .resume = checkpoint, .journal = journal});
+}
+
+void Form(Story* s) {
+  for (std::uint32_t w : {0u, 1u}) s->Reached(w);
+}
+
+TEST(Reattach, NotesEachCommitBeforeAnybodyHearsOfIt) {
+  const auto journal = JournalOf(3);
+  EXPECT_EQ(journal.back().held(), (HeldParameters{Term(1), RoundId(3), Attempt(0)}));
+  EXPECT_EQ(journal.back().state.totals.samples_counted, 36u);
+  EXPECT_EQ(SizeOf(journal.back().state.sampler.uncounted), 120u - 36u);
+  EXPECT_EQ(journal.back().record->round, RoundId(2));
+}
+
+TEST(Reattach, GoesOnFromWhatAllHold) {
+  const auto journal = JournalOf(3);
+  Story s = TakesOver(journal);
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.ReadyWith(w, journal.back().held());
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("the job goes on from round 3, whose parameters 2 workers held"));
+  EXPECT_THAT(s.text(), Not(HasSubstr("cut the records")));
+  EXPECT_EQ(s.Status().totals.samples_counted, 36u);
+  // From here on the next one would go on: nothing was committed since.
+  EXPECT_EQ(s.journal().front().held(), (HeldParameters{Term(2), RoundId(3), std::nullopt}));
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1});
+  EXPECT_EQ(s.Commit(0).round, RoundId(3));
+  EXPECT_EQ(s.Commit(0).term, Term(2));
+}
+
+// The round that was committed last is in the parameters of one of them: that makes it a fact.
+TEST(Reattach, WhoHasTheLastRoundMakesItCount) {
+  const auto journal = JournalOf(3);
+  Story s = TakesOver(journal);
+  s.Hello(0);
+  s.ReadyWith(0, journal[1].held());
+  s.Hello(1);
+  s.ReadyWith(1, journal[2].held());
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("the job goes on from round 3, whose parameters 1 worker held; 1 "
+                                  "copies them"));
+  EXPECT_THAT(s.text(), HasSubstr("worker 0 catches up from worker 1"));
+}
+
+TEST(Reattach, WhatNobodyHoldsIsComputedAgain) {
+  const auto journal = JournalOf(3);
+  Story s = TakesOver(journal);
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.ReadyWith(w, journal[1].held());
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("cut the records back to round 2"));
+  EXPECT_THAT(s.text(), HasSubstr("goes on from round 2"));
+  EXPECT_EQ(s.Status().totals.samples_counted, 24u);
+}
+
+// Of another term, or of an attempt that was replaced: nobody else has these bits.
+TEST(Reattach, WhatTheJournalDoesNotTellOfIsNotBelieved) {
+  const auto journal = JournalOf(3);
+  HeldParameters other = journal.back().held();
+  other.attempt = Attempt(1);
+  Story s = TakesOver(journal);
+  s.Hello(0);
+  s.ReadyWith(0, other);
+  s.Hello(1);
+  s.ReadyWith(1, journal[1].held());
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("the job goes on from round 2, whose parameters 1 worker held; 1 "
+                                  "copies them"));
+}
+
+TEST(Reattach, WithoutHoldersItIsTheCheckpoint) {
+  const auto journal = JournalOf(3);
+  Story s = TakesOver(journal, journal[0].state);
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.Ready(w, false);
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("it goes on from its checkpoint after round 0"));
+  EXPECT_THAT(s.text(), HasSubstr("cut the records back to round 1"));
+  EXPECT_THAT(s.text(), HasSubstr("stream the checkpoint"));
+}
+
+TEST(Reattach, WithoutHoldersAndCheckpointItFails) {
+  Story s = TakesOver(JournalOf(3));
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.Ready(w, false);
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("no worker holds the parameters of the job before, and no "
+                                  "checkpoint was written"));
+  EXPECT_TRUE(s.finished());
+}
+
+// Of two workers one is gone with the coordinator: the other one is waited for no longer than
+// liveness.timeout where it is enough.
+TEST(Reattach, WhoIsThereGoesOnAfterOneTimeOut) {
+  const auto journal = JournalOf(3);
+  Story s("after", {.workers = 2, .min_workers = 1, .journal = journal});
+  s.Hello(0);
+  s.ReadyWith(0, journal.back().held());
+  s.Wait(9);
+  EXPECT_THAT(s.text(), Not(HasSubstr("goes on from round 3")));
+  s.Wait(2);
+  s.Reached(0);
+  EXPECT_THAT(s.text(), HasSubstr("worker 1 is not there after 10s (liveness.timeout)"));
+  EXPECT_THAT(s.text(), HasSubstr("goes on from round 3"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordinator
