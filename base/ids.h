@@ -1,5 +1,4 @@
-// Strong types for the numbers that name things. docs/explanation/concepts.md says what each word
-// means.
+// Strong types for the numbers that name things. docs/glossary.md says what each word means.
 #pragma once
 
 #include <fmt/format.h>

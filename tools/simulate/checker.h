@@ -1,4 +1,4 @@
-// Holds a simulated job to the invariants of docs/explanation/concepts.md, as far as they can be
+// Holds a simulated job to the invariants of docs/explanation/guarantees.md, as far as they can be
 // seen in what the coordinator and its workers say, after every event:
 // - each unit is in one pair of hands; what a commit counts was sealed by who held it;
 // - each sample of an epoch counts at most once, and exactly once in an epoch that is finished;
