@@ -17,7 +17,7 @@ def run(*command):
     subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL)
 
 
-# What people begin with: docs/reference/c-interface.md, docs/explanation/policies.md, and what examples/ includes beside them.
+# What people begin with: docs/reference/c-interface.md, docs/guides/writing-a-policy.md, and what examples/ includes beside them.
 PUBLIC = ("worker/runtime/session.h", "policies/plugin.h", "policies/waiting.h", "policies/work_none.h", "base/random.h")
 
 
