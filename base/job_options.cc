@@ -89,48 +89,46 @@ OptionType<double> SecondsOrAuto(double most, double value) {
 }
 
 void DeclareJob(OptionTable& table, JobSection* job) {
-  table.Group("[job]", "what is to be done");
+  table.Group("[job]", "rounds, batches, workers");
   table.Add("job.seed", &job->seed, WideCount(0, kMost64),
-            "Of initial parameters, the order of samples, dropout and augmentation; the same seed "
+            "Seed of initial parameters, sample order, dropout and augmentation. The same seed "
             "and the same commits give the same bits");
   table.Add("job.epochs", &job->epochs, Count(0, kMostRounds32),
-            "Passes over the training set after which the job ends; 0: job.rounds says, and if "
-            "that is 0 as well, 1 epoch");
+            "Passes over the training set after which the job ends; 0: job.rounds counts, or 1 "
+            "epoch without it");
   table.Add("job.rounds", &job->rounds, WideCount(0, kMost64),
-            "Rounds after which the job ends; 0: job.epochs says");
+            "Rounds after which the job ends; 0: job.epochs counts");
   table.Add("job.global_batch", &job->global_batch, Count(1, kMostSamples), "Samples in a round");
   table.Add(
       "job.units", &job->units, CountOrAuto(kMostUnits, 0),
-      "Units that a round's samples are cut into, the smallest work that moves between "
-      "workers; auto: at most one for each sample, as many as the policy has use for: 64 for "
-      "each worker, up to 4096 in all, where single units move, are left out or are shared out "
-      "by speed, else 4; at least so many that each has no more samples than any worker computes "
-      "at once, and 8 instead of 64, of one size, where workers compute them one by one");
+      "Units that a round is cut into, the smallest work that moves between workers. auto: at "
+      "most one for each sample; 64 for each worker, up to 4096, if the policy moves, leaves out "
+      "or shares out units (8 if workers compute them one by one), else 4; more if a worker "
+      "cannot compute so many samples at once");
   table.Add(
       "job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
-      "With fewer workers the job waits, up to job.quorum_timeout. A worker that is late, behind "
-      "or catching up counts, a lost one does not. 0: --workers less those that the policy can "
-      "spare; more than half of --workers where the policy moves units (flexrr, balance, auto). "
-      "With --config-from-workers it is 1 by default");
+      "With fewer workers the job waits, up to job.quorum_timeout. Workers that are late, behind "
+      "or catching up count, lost ones do not. 0: --workers less those that the policy can "
+      "spare, more than half if it moves units (flexrr, balance, auto), 1 with "
+      "--config-from-workers");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
-            "How long the coordinator waits for --workers workers to join");
+            "How long the coordinator waits for --workers workers");
   table.Add("job.quorum_timeout", &job->quorum_timeout_s, DurationSeconds(0, 30 * kDay),
-            "How long a job that has begun waits with fewer workers than job.min_workers; "
-            "then it fails and says who is missing, and can be resumed. 0s: for ever");
+            "How long a begun job waits with fewer workers than job.min_workers before it fails; "
+            "it can be resumed. 0s: for ever");
   table.Add("job.coordinator_timeout", &job->coordinator_timeout_s,
             SecondsOrAuto(30 * kDay, JobSection::kThreeTimeouts),
             "How long a worker whose coordinator is gone keeps its parameters and looks for the "
             "next one (--reattach), before it ends with status 1; auto: three times "
             "liveness.timeout; 0s: it ends at once");
   table.Add("job.on_nan", &job->on_nan, Choice({"stop", "skip"}),
-            "A contribution whose loss or gradient is infinite or not a number: stop ends the job "
-            "with status 1 and names the worker and the samples, the last checkpoint stays; skip "
-            "leaves the contribution out and drops its samples for the epoch, which rounds.jsonl "
-            "records");
+            "If a loss or gradient is infinite or not a number: stop ends the job with status 1 "
+            "and names the worker and the samples; skip leaves the contribution out and drops "
+            "its samples for the epoch, which rounds.jsonl records");
 }
 
 void DeclareModel(OptionTable& table, ModelSection* model) {
-  table.Group("[model]", "what is trained");
+  table.Group("[model]", "the model");
   table.Add("model.name", &model->name, Choice({"softmax", "mlp", "cnn"}), "Kind of model");
   table.Add("model.widths", &model->widths, Counts(1, 1u << 16, 32),
             "Units of each hidden layer, from input to output");
@@ -141,15 +139,15 @@ void DeclareModel(OptionTable& table, ModelSection* model) {
 }
 
 void DeclareData(OptionTable& table, DataSection* data) {
-  table.Group("[data]", "what it is trained on");
+  table.Group("[data]", "the data");
   table.Add("data.format", &data->format, Choice({"idx", "cifar10", "synthetic"}),
             "idx: the four usual files of MNIST and Fashion-MNIST, plain or .gz; cifar10: the "
             "binary batches; synthetic: made from the seed, no files");
   table.Add("data.path", &data->path, Text("DIR", "a folder"),
-            "Folder with the dataset's files; each worker may overrule it");
+            "Folder with the dataset's files; each worker may override it");
   table.Add("data.digest", &data->digest, Text("DIGEST", "a digest as in summary.json"),
-            "Digest that the data of all workers must have, as an earlier job's summary.json says "
-            "it (dataset_digest); empty: the one that most of the workers have");
+            "Digest that the data of all workers must have, from an earlier job's dataset_digest "
+            "in summary.json; empty: the majority's");
   table.Add("data.synthetic_train", &data->synthetic_train, Count(1, kMostSamples),
             "Training samples of the synthetic dataset");
   table.Add("data.synthetic_test", &data->synthetic_test, Count(1, kMostSamples),
@@ -159,18 +157,18 @@ void DeclareData(OptionTable& table, DataSection* data) {
   table.Add("data.synthetic_classes", &data->synthetic_classes, Count(2, 1u << 16),
             "Classes of the synthetic dataset");
   table.Add("data.augment", &data->augment, Choice({"none", "shift", "shift-flip"}),
-            "What is done to training images: shift by a few pixels, mirror left and right");
+            "Augmentation of training images: shift by a few pixels, mirror left and right");
 }
 
 void DeclareCompute(OptionTable& table, ComputeSection* compute) {
-  table.Group("[compute]", "how gradients are computed");
+  table.Group("[compute]", "computation of gradients");
   table.Add("compute.precision", &compute->precision, Choice({"fp32", "tf32", "bf16"}),
-            "What a GPU may round the factors of matrix products to; sums are FP32 always. Workers "
-            "on a CPU compute in FP32");
+            "Type to which a GPU may round the factors of matrix products. Sums, and workers on "
+            "a CPU, use FP32");
 }
 
 void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
-  table.Group("[optimizer]", "how parameters follow the gradient");
+  table.Group("[optimizer]", "update of the parameters");
   table.Add("optimizer.name", &optimizer->name, Choice({"sgd", "rmsprop", "adamw", "custom"}),
             "Optimizer; custom: the workers' own program makes the update "
             "(docs/reference/c-interface.md), and "
@@ -180,34 +178,33 @@ void DeclareOptimizer(OptionTable& table, OptimizerSection* optimizer) {
   table.Add("optimizer.momentum", &optimizer->momentum, Number(0, 1, true),
             "Momentum of sgd and rmsprop");
   table.Add("optimizer.nesterov", &optimizer->nesterov, TrueOrFalse(),
-            "Nesterov's form of momentum, of sgd");
+            "Nesterov's momentum, for sgd");
   table.Add("optimizer.weight_decay", &optimizer->weight_decay, Number(0, 1e6),
             "Weight decay; decoupled from the gradient in adamw");
   table.Add("optimizer.clip", &optimizer->clip, Number(0, 1e12),
-            "Largest global norm of the mean gradient, longer ones are scaled down; 0: no limit");
+            "Largest global norm of the mean gradient; longer ones are scaled down. 0: no limit");
   table.Add("optimizer.decay", &optimizer->decay, Number(0, 1, true),
-            "Decay of the mean of squares, of rmsprop");
+            "Decay of the mean of squares, for rmsprop");
   table.Add("optimizer.epsilon", &optimizer->epsilon, Number(0, 1e6),
-            "Added to the denominator of adamw, and of rmsprop to the square under its root");
+            "Added to the denominator of adamw, and to the square under rmsprop's root");
   table.Add("optimizer.beta1", &optimizer->beta1, Number(0, 1, true),
-            "Decay of the first moment, of adamw");
+            "Decay of the first moment, for adamw");
   table.Add("optimizer.beta2", &optimizer->beta2, Number(0, 1, true),
-            "Decay of the second moment, of adamw");
+            "Decay of the second moment, for adamw");
   table.Add("optimizer.replicas", &optimizer->replicas,
             CountOr("all", 1, kMaxWorkers, OptimizerSection::kAll),
-            "How many workers hold each part of the optimizer's state; all: everybody holds all of "
-            "it. With N each worker holds N / --workers of the state, makes that part of the "
-            "update, and the others take the parameters from it; when all N that hold a part are "
-            "lost at once the job ends");
+            "How many workers hold each part of the optimizer's state (ZeRO-1); all: every "
+            "worker. With N each worker holds and updates N / --workers of it and takes the "
+            "other parameters. If all N holders of a part are lost, the job ends");
   table.Add("optimizer.linear_scaling", &optimizer->linear_scaling, TrueOrFalse(),
             "An update over fewer samples than job.global_batch is that fraction of a step");
 }
 
 void DeclareSchedule(OptionTable& table, ScheduleSection* schedule) {
-  table.Group("[schedule]", "how the learning rate changes in the course of the job");
+  table.Group("[schedule]", "the learning rate over the job");
   table.Add("schedule.name", &schedule->name, Choice({"constant", "step", "exponential", "cosine"}),
             "constant; step: times factor every step_every updates; exponential: the same "
-            "smoothly; cosine: down to final_lr at the end of the job");
+            "smoothly; cosine: down to final_lr at the job's end");
   table.Add("schedule.warmup", &schedule->warmup, Number(0, 1e12),
             "Updates over which the learning rate rises from 0");
   table.Add("schedule.step_every", &schedule->step_every, Number(0, 1e12),
@@ -218,61 +215,59 @@ void DeclareSchedule(OptionTable& table, ScheduleSection* schedule) {
 }
 
 void DeclarePolicy(OptionTable& table, PolicySection* policy) {
-  table.Group("[policy]", "what is done about stragglers");
+  table.Group("[policy]", "the straggler policy");
   table.Add("policy.name", &policy->name, PolicyName(),
             "When a round closes (full, backup, deadline, partial) and who computes what (none, "
             "flexrr, balance), joined by +; or auto, which combines them; async; local, alone or "
             "with a closing rule (local+backup); or plugin");
   table.Add("policy.plugin", &policy->plugin, Text("FILE", "a shared library"),
-            "Shared library with the policy of the name plugin (policies/plugin.h)");
-  table.Group("[backup]", "of the closing rule backup");
+            "Shared library with the policy named plugin (policies/plugin.h)");
+  table.Group("[backup]", "closing rule backup");
   table.Add("backup.workers", &policy->backup_workers,
             CountOrAuto(kMaxWorkers, PolicySection::kAuto),
-            "How many workers a round does without: with --workers 8 and 1 here it closes over "
-            "the first 7; auto: chosen in the course of the job from when contributions arrive");
-  table.Group("[deadline]", "of the closing rule deadline");
+            "How many workers a round may close without: with --workers 8 and 1 here it closes "
+            "over the first 7. auto: chosen from recent arrivals");
+  table.Group("[deadline]", "closing rule deadline");
   table.Add("deadline.k", &policy->deadline_k, Number(0, 1000),
-            "A round closes at the median of the recent arrivals plus so many of their median "
-            "absolute deviations");
+            "A round closes at the median of recent arrivals plus this many median absolute "
+            "deviations");
   table.Add("deadline.min_contributors", &policy->deadline_min_contributors, Count(0, kMaxWorkers),
-            "Not with fewer contributors; 0: half of --workers");
+            "Least number of contributors; 0: half of --workers");
   table.Add("deadline.window", &policy->deadline_window, Count(1, 1000),
-            "Rounds whose arrivals count as recent");
-  table.Group("[partial]", "of the closing rule partial");
+            "Rounds whose arrivals are recent");
+  table.Group("[partial]", "closing rule partial");
   table.Add("partial.k", &policy->partial_k, Number(0, 1000),
-            "Workers seal what they have at the median of the times that whole shares took, plus "
-            "so many median absolute deviations");
+            "Workers seal what they have at the median time of whole shares plus this many "
+            "median absolute deviations");
   table.Add("partial.min_contributors", &policy->partial_min_contributors, Count(0, kMaxWorkers),
-            "Not with fewer contributors; 0: half of --workers");
+            "Least number of contributors; 0: half of --workers");
   table.Add("partial.window", &policy->partial_window, Count(1, 1000),
-            "Rounds whose times count as recent");
-  table.Group("[flexrr]", "of the work rule flexrr");
+            "Rounds whose times are recent");
+  table.Group("[flexrr]", "work rule flexrr");
   table.Add("flexrr.trigger", &policy->flexrr_trigger, Number(0, 1),
-            "How far behind a helper a worker is when its work begins to move, as a share of a "
-            "round");
+            "Lag behind a helper at which a worker's units begin to move, as a share of a round");
   table.Add("flexrr.first", &policy->flexrr_first, Number(0, 1),
             "The first hand-over as a share of a worker's units, at least one unit; follow-ups "
             "double");
   table.Add("flexrr.group_size", &policy->flexrr_group_size, Count(0, kMaxWorkers),
             "Workers that help each other, neighbours by id; 0: all of them");
-  table.Group("[balance]", "of the work rule balance");
+  table.Group("[balance]", "work rule balance");
   table.Add("balance.hysteresis", &policy->balance_hysteresis, Number(0, 1),
-            "Shares stay until others would make a round shorter by more than this share of it");
-  table.Group("[async]", "of the policy async");
+            "Shares change only if a round becomes shorter by more than this fraction");
+  table.Group("[async]", "policy async");
   table.Add("async.staleness", &policy->async_staleness,
             CountOrAuto(kMostStaleness, PolicySection::kAuto),
-            "A contribution is in a commit at most so many commits after its work was given out, "
-            "else the job waits for it; 0: synchronous; auto: 4 for each of --workers");
+            "A contribution is committed at most this many commits after its work was given out, "
+            "else the job waits; 0: synchronous; auto: 4 for each of --workers");
   table.Add("async.damping", &policy->async_damping, TrueOrFalse(),
-            "Contributions that are staler than --workers commits count less: --workers / (1 + "
-            "staleness)");
-  table.Group("[local]", "of the policy local");
+            "Contributions staler than --workers commits count less: --workers / (1 + staleness)");
+  table.Group("[local]", "policy local");
   table.Add("local.steps", &policy->local_steps, Count(1, kMostSamples),
-            "Steps that each worker takes on its own in a round, each with job.global_batch / "
-            "(--workers * local.steps) samples");
+            "Steps of each worker in a round, each with job.global_batch / (--workers * "
+            "local.steps) samples");
   table.Add("local.rate", &policy->local_rate, Number(0, 1000),
-            "Learning rate of the step from a round's old parameters to their average; 1 takes the "
-            "average as it is");
+            "Learning rate of the step from a round's old parameters to their average; 1: the "
+            "average");
   table.Add("local.momentum", &policy->local_momentum, Number(0, 1, true), "Momentum of that step");
 }
 
@@ -286,82 +281,77 @@ OptionType<std::string> NumberType() {
 }
 
 void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
-  table.Group("[exchange]", "how gradients travel between the workers");
+  table.Group("[exchange]", "the all-reduce between workers");
   table.Add("exchange.transport", &exchange->transport, Choice({"auto", "ucx", "tcp"}),
-            "Transport of the whole job; auto: UCX over RDMA where all workers have it, else tcp; "
-            "ucx: over TCP too, which lets in whoever reaches its ports");
+            "Transport of the whole job. auto: UCX over RDMA if all workers have it, else tcp; "
+            "ucx: also over TCP, open to anybody who reaches its ports");
   table.Add("exchange.encryption", &exchange->encryption, Choice({"off", "on"}),
-            "on: what workers send each other over a network is encrypted and cannot be changed on "
-            "its way (TLS 1.3); the transport is tcp then. off: whoever is on the way can read and "
-            "change it");
+            "on: TLS 1.3 between workers over a network, by tcp; off: anybody on the way can "
+            "read and change what they send");
   table.Add("exchange.connections", &exchange->connections, Count(1, 16),
-            "Of tcp: connections between two workers, over which pieces are spread. More than one "
-            "where a single one does not fill the link, as where a network limits each");
+            "TCP connections between two workers; pieces are spread over them. Use more than one "
+            "if one does not fill the link");
   table.Add("exchange.mapping", &exchange->mapping, Choice({"auto", "off"}),
-            "auto: workers on one host read out of each other's mapped memory; off: they use the "
-            "transport as well");
+            "auto: workers on one host read each other's mapped memory; off: they use the "
+            "transport");
   table.Add(
       "exchange.memory", &exchange->memory, Choice({"auto", "host"}),
-      "auto: the gradients, parameters and optimizer state of a worker that computes on a GPU "
-      "stay in its memory; host: they are brought to the host's");
+      "auto: gradients, parameters and optimizer state of a GPU worker stay in its memory; host: "
+      "they go to the host's");
   table.Add(
       "exchange.algorithm", &exchange->algorithm, Choice({"direct", "ring", "tree", "auto"}),
-      "direct: each owner takes its shard of every contribution, before the commit, and sums it at "
-      "once. After the commit, from contributor to contributor, and the sums back: ring along all "
-      "of them, tree up and down two trees. A second attempt is always direct. auto: what should "
-      "be "
-      "the quickest over the measured links, and then what is");
+      "All-reduce algorithm. direct: each owner takes its shard of every contribution before the "
+      "commit; ring, tree: after the commit, from worker to worker; a second attempt is direct. "
+      "auto: the fastest by measured links, then by measured rounds");
   table.Add("exchange.dtype", &exchange->dtype, NumberType(),
-            "Type that contributions and sums of gradients lie and travel in; sums are made in "
-            "fp32, and parameters and state stay in it. bf16, fp16: half the bytes; a gradient "
-            "beyond 65504 is not finite in fp16");
+            "Type of contributions and sums on the way; sums are made in fp32, and parameters "
+            "and state stay in it. bf16, fp16: half the bytes; in fp16 a gradient beyond 65504 "
+            "is not finite");
   table.Add("exchange.rounding", &exchange->rounding, Choice({"nearest", "stochastic"}),
-            "How a number goes to 16 bits. nearest: to the nearest, in a tie to the even one; "
-            "stochastic: to one of the two beside it, the nearer the likelier, so that on average "
-            "nothing is lost; the same job makes the same choices");
+            "Rounding to 16 bits. nearest: ties to even; stochastic: up or down, so that the "
+            "mean is right; the same job rounds alike");
   table.Add("exchange.compression", &exchange->compression, Choice({"none", "topk", "powersgd"}),
-            "topk: of each 1024 numbers of a gradient a contribution has those of the largest "
-            "magnitude; powersgd: of each matrix of a gradient it has, by turns, one of two "
-            "factors of low rank. What it has not is added to the worker's next gradient");
+            "topk: the largest of each 1024 numbers of a gradient; powersgd: by turns one of two "
+            "low-rank factors of each matrix. Error feedback adds the rest to the worker's next "
+            "gradient");
   table.Add("exchange.topk_fraction", &exchange->topk_fraction, Number(0.0001, 0.5),
-            "Of topk: how many of them, as a share; at least one");
+            "Share of numbers that topk sends; at least one");
   table.Add(
       "exchange.powersgd_rank", &exchange->powersgd_rank, Count(1, 64),
-      "Of powersgd: the factors' rank; a matrix with an extent under twice as much goes as it "
-      "is");
+      "Rank of powersgd's factors; a matrix with an extent under twice the rank is sent whole");
   table.Add("exchange.bucket_bytes", &exchange->bucket_bytes, Bytes(4096, 1u << 30),
-            "Gradients are cut into buckets of about this size, in the order in which the "
-            "backward pass finishes them");
+            "Size of a bucket of gradients, in the order in which the backward pass finishes "
+            "them");
   table.Add("exchange.piece_bytes", &exchange->piece_bytes, Bytes(4096, 4u << 20),
-            "Largest piece that is asked for at once");
+            "Largest piece of one request");
   table.Add("exchange.window", &exchange->window, Count(1, 256),
             "Pieces under way from one peer at a time");
   table.Add("exchange.threads", &exchange->threads, CountOr("auto", 1, 256, 0),
-            "Threads that a worker on a CPU sums gradients and updates parameters with. auto: as "
-            "many as OMP_NUM_THREADS says to it, else its share of the host's processors, at most "
-            "8; each lockstep-worker may overrule it");
+            "Threads of a CPU worker for sums and updates. auto: OMP_NUM_THREADS, else its share "
+            "of the host's processors, at most 8; each lockstep-worker may override it");
 }
 
 void DeclareRest(OptionTable& table, JobConfig* config) {
-  table.Group("[emulate]", "make a small machine behave like a larger one");
+  table.Group("[emulate]", "emulation of a larger machine");
   table.Add("emulate.unit_time", &config->emulate.unit_time_s, DurationSeconds(0, 3600),
-            "Computing a unit takes at least this long, the rest is spent asleep; with job.units = "
-            "auto a quarter of an equal share does, and others in proportion; 0s: off");
-  table.Group("[liveness]", "when a worker counts as lost");
+            "Least time for computing a unit, the rest is spent asleep; with job.units = auto "
+            "for a quarter of an equal share, and others in proportion. 0s: off");
+  table.Group("[liveness]", "detection of lost workers");
   table.Add("liveness.timeout", &config->liveness.timeout_s, DurationSeconds(0.1, 3600),
-            "The one time-out: who is silent for so long is lost; all others are derived from it");
-  table.Group("[evaluation]", "when the test set is evaluated, besides the end");
+            "The one time-out: a worker that is silent for so long is lost; all others derive "
+            "from it");
+  table.Group("[evaluation]", "evaluations besides the one at the end");
   table.Add("evaluation.every_epochs", &config->evaluation.every_epochs, Count(0, kMostRounds32),
-            "After every so many epochs; 0: not by epochs");
+            "Every so many epochs; 0: not by epochs");
   table.Add("evaluation.every_rounds", &config->evaluation.every_rounds, WideCount(0, kMost64),
-            "After every so many rounds; 0: not by rounds");
-  table.Group("[checkpoint]", "when a checkpoint is written, besides the end");
+            "Every so many rounds; 0: not by rounds");
+  table.Group("[checkpoint]", "checkpoints besides the one at the end");
   table.Add("checkpoint.every_rounds", &config->checkpoint.every_rounds, WideCount(0, kMost64),
-            "After every so many rounds; 0: not by rounds");
+            "Every so many rounds; 0: not by rounds");
   table.Add("checkpoint.every_epochs", &config->checkpoint.every_epochs, Count(0, kMostRounds32),
-            "After every so many epochs; 0: not by epochs");
+            "Every so many epochs; 0: not by epochs");
   table.Add("checkpoint.keep", &config->checkpoint.keep, Count(1, 1u << 20),
-            "How many of the newest checkpoints stay");
+            "Newest checkpoints to keep");
   table.Add("checkpoint.every", &config->checkpoint.every_s, DurationSeconds(0, 30 * kDay),
             "After the first round that is committed so long after the last checkpoint was begun; "
             "0s: not by time");
