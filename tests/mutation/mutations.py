@@ -46,7 +46,7 @@ MUTATIONS = [
         "    divisor += part.samples;\n",
     ),
     Mutation(
-        "who is away is lost like everybody",
+        "a worker that is away is lost like any other",
         "coordinator/membership/liveness.cc",
         "  if (member.away()) return;\n",
         "",
@@ -82,7 +82,7 @@ MUTATIONS = [
         "static_cast<double>((counted() + round_samples_ - 1) / round_samples_);",
     ),
     Mutation(
-        "whoever finishes no unit is never lost",
+        "a worker that finishes no unit is never lost",
         "coordinator/membership/liveness.cc",
         "  if (idle >= patience) job_->Evict",
         "  if (idle >= patience && false) job_->Evict",
@@ -102,7 +102,7 @@ MUTATIONS = [
         "  const Result<",
     ),
     Mutation(
-        "whoever promised not to apply is taken for a holder",
+        "a worker that promised not to apply is taken for a holder",
         "coordinator/round/committed_round.cc",
         "slot.answer = message.holds_all ? Answer::kYes : Answer::kNo;",
         "slot.answer = Answer::kYes;",
@@ -114,7 +114,7 @@ MUTATIONS = [
         "Sampler(draft.after)",
     ),
     Mutation(
-        "who came back is taken for the one that contributed",
+        "a worker that came back is taken for the one that contributed",
         "coordinator/round/committed_round.cc",
         "  return member == nullptr || !member->live() || Contains(been_out_, id);\n",
         "  return member == nullptr || !member->live();\n",
