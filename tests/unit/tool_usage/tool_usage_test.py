@@ -51,6 +51,8 @@ class ToolUsage(unittest.TestCase):
             self.refused("test", *words)
         for words in (["--nope"], ["dist", "--nope"], ["dist", "--cuda", "more"]):
             self.refused("wheel", *words)
+        for words in (["--nope"], ["--out"], ["--serve", "nowhere"], ["--serve", "--check"]):
+            self.refused("docs", *words)
 
     def test_values(self):
         built = ["--build-dir", self.build]
@@ -133,7 +135,15 @@ for word; do
   case "$previous" in
     venv) mkdir -p "$word/bin" && cp "$0" "$word/bin/python" && cp "$0" "$word/bin/auditwheel" ;;
     --outdir | --wheel-dir) touch "$word/made.whl" ;;
+    --site-dir) mkdir -p "$word" && touch "$word/index.html" ;;
   esac
+  previous=$word
+done
+"""
+OFFLINE = """#!/bin/sh
+for word; do
+  [ "$previous" != venv ] || { mkdir -p "$word/bin" && cp "$0" "$word/bin/python"; }
+  [ "$word" != pip ] || { echo "ERROR: no network" >&2 && exit 1; }
   previous=$word
 done
 """
@@ -167,6 +177,36 @@ class StandIns(unittest.TestCase):
         asked = (self.folder / "asked").read_text()
         for package in ("cmake", "libucx-dev", "python3-venv"):
             self.assertRegex(asked, rf" install -y .*\b{package}\b")
+
+    def docs_tool(self):
+        tree = self.folder / "tree"
+        (tree / "tools" / "lib" / "docs").mkdir(parents=True)
+        for name in ("docs", "lib/common.sh", "lib/docs/requirements.txt"):
+            shutil.copy(TOOLS / name, tree / "tools" / name)
+        return tree / "tools" / "docs"
+
+    def test_a_site_needs_environments_and_packages(self):
+        tool = self.docs_tool()
+        self.put("python3", "#!/bin/sh\nexit 1\n")
+        done = self.run_tool(tool)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertRegex(done.stderr, r"\Adocs: python3 cannot make environments here: install python3-venv [^\n]*\n\Z")
+        self.put("python3", OFFLINE)
+        done = self.run_tool(tool, "--check")
+        self.assertEqual(done.returncode, 1, done)
+        self.assertRegex(done.stderr, r"\Adocs: pip could not install [^\n]*: ERROR: no network [^\n]*\n\Z")
+
+    def test_a_site_goes_where_the_user_stands_and_replaces_nothing_else(self):
+        tool, here = self.docs_tool(), self.folder / "here"
+        (here / "full").mkdir(parents=True)
+        (here / "full" / "file").touch()
+        self.put("python3", PYTHON)
+        done = self.run_tool(tool, "--out", "full", cwd=here)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done)
+        self.assertIn("something that is no site", done.stderr)
+        done = self.run_tool(tool, "--out", "site", cwd=here)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertTrue((here / "site" / "index.html").exists(), done)
 
     def test_a_wheel_goes_where_the_user_stands(self):
         tree, here = self.folder / "tree", self.folder / "here"
