@@ -272,7 +272,8 @@ void Coordinator::Note(JournalEntry entry) {
   entry.term = job_.start.term;
   entry.policy = policy_asked_;
   entry.slowdowns = slowdowns_.Asked();
-  job_.Emit(Journal{std::make_shared<const JournalEntry>(std::move(entry))});
+  noted_ = std::make_shared<const JournalEntry>(std::move(entry));
+  job_.Emit(Journal{noted_});
 }
 
 // What waited for this round to be a fact hears of it after the shell does: its record comes before
@@ -579,6 +580,13 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
         }
       },
       message);
+}
+
+// It holds from now on, and so it does for the next coordinator.
+void Coordinator::On(const SlowdownRequested& event) {
+  const Result<std::string> outcome = slowdowns_.Request(event.lines);
+  if (outcome.ok() && noted_ && job_.phase() == Phase::kTraining) Note(*noted_);
+  Reply(outcome);
 }
 
 // The open round is to be the last; whoever cannot wait for it asks a second time. A job that its

@@ -78,7 +78,7 @@ class Coordinator {
   void On(Received event);
   void On(const TimerFired&) {}
   void On(const StopRequested& event);
-  void On(const SlowdownRequested& event) { Reply(slowdowns_.Request(event.lines)); }
+  void On(const SlowdownRequested& event);
   void On(const PolicyRequested& event) { Reply(RequestPolicy(event.name)); }
   void On(const DrainRequested& event) { Reply(draining_.Request(event.worker)); }
   void On(const CheckpointSaved& event) { checkpointer_.OnSaved(event.round, event.error); }
@@ -138,7 +138,8 @@ class Coordinator {
 
   // That the job goes on from; null: none is, or nobody holds one.
   const JournalEntry* held_ = nullptr;
-  std::string policy_asked_;  // at run time, and in force
+  std::string policy_asked_;                   // at run time, and in force
+  std::shared_ptr<const JournalEntry> noted_;  // last
   // Asked for by an operator; takes the place of job_.policy() between a draft and its commit.
   std::optional<policies::Policy> next_policy_;
   std::string next_policy_name_;

@@ -28,7 +28,7 @@ namespace lockstep::coordinator {
 class JournalFile {
  public:
   static constexpr const char* kName = "journal";
-  static constexpr std::uint64_t kMostBytes = 1u << 20;
+  static constexpr std::uint64_t kMostBytes = 8u << 20;
   // Entries that stay: nobody has the parameters of older rounds while others train on.
   static constexpr std::size_t kKept = 4;
 

@@ -96,7 +96,8 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
 def say(line: str) -> None:
     """A word on the way, to a program that goes on."""
     sys.stdout.flush()
-    print(f"lockstep: {line}", file=sys.stderr, flush=True)
+    # In one piece: what several workers write at once to one file stays apart.
+    print(f"lockstep: {line}\n", end="", file=sys.stderr, flush=True)
 
 
 def end_with_one_line() -> None:

@@ -357,9 +357,9 @@ def check_summary_is_of_the_records(test, job):
 
 class NoCheckpoint(ClusterTest):
     def test_a_job_that_writes_none_before_its_end_says_so_at_its_start(self):
-        for epochs, every, warned in ((1, 0, True), (1, 8, False), (2, 0, False)):
+        for epochs, every, seconds, warned in ((1, 0, "0s", True), (1, 8, "0s", False), (2, 0, "0s", False), (1, 0, "10min", False)):
             with self.subTest(epochs=epochs, every=every), Job(1, job__rounds=0, job__epochs=epochs, checkpoint__every_epochs=1,
-                                                               checkpoint__every_rounds=every) as job:
+                                                               checkpoint__every_rounds=every, checkpoint__every=seconds) as job:
                 job.start().finish()
                 said = "this job of 32 rounds writes no checkpoint before its end, so if it fails it starts anew: set checkpoint.every_rounds, for example to 3"
                 self.assertEqual(said in job.log("coordinator"), warned)
@@ -375,7 +375,7 @@ class RecordsThatCannotGrow(ClusterTest):
             resource.prlimit(job.processes["coordinator"].pid, resource.RLIMIT_FSIZE, (end, end))
             self.assertEqual(job.wait(), 1)
             self.assertEqual(job.summary()["status"], "failed")
-            self.assertRegex(job.summary()["reason"], r"rounds\.jsonl: cannot write: File too large; \d+ closed rounds? ha(s|ve) no record")
+            self.assertRegex(job.summary()["reason"], r"(rounds\.jsonl: cannot write: File too large; \d+ closed rounds? ha(s|ve) no record|journal: cannot write: File too large)")
             check_summary_is_of_the_records(self, job)
 
     def test_no_job_needs_a_timeline(self):
@@ -413,7 +413,7 @@ class FullDisk(ClusterTest):
         with Job(2, {"emulate.unit_time": "5ms", "model.widths": "1024"}, job__rounds=60, checkpoint__every_rounds=10,
                  checkpoint__keep=1) as job:
             job.run_dir = pathlib.Path(self.mount) / "run"
-            filler = self.fill(520 << 10)  # room for records and one checkpoint, of 344 KiB, and for no second one
+            filler = self.fill(640 << 10)  # room for records, journal and one checkpoint, of 344 KiB, and for no second one
             job.start()
             self.assertEqual(job.wait(), 1)
             summary = job.summary()

@@ -89,6 +89,7 @@ class Takeover(ClusterTest):
         with Job(2, PACED, job__rounds=ENDLESS, coordinator_args=["--http", "127.0.0.1:0"]) as job:
             job.start()
             job.wait_for_rounds(5)
+            # The slow-down is the last that the coordinator hears of.
             for words in (("policy", "flexrr"), ("slowdown", "worker=1,factor=1.5")):
                 http = (job.run_dir / "http.address").read_text().strip()
                 asked = subprocess.run([TOOLS / "ctl", "--http", http, *words], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)

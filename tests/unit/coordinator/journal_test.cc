@@ -151,17 +151,17 @@ TEST_F(JournalTest, DamageInItsMidstIsRefusedWithItsLine) {
 TEST_F(JournalTest, ItStaysShort) {
   auto journal = Begin();
   JournalEntry entry = Entry(1);
-  entry.slowdowns = std::string(60000, 'x');
+  entry.slowdowns = std::string(600000, 'x');
   std::uint64_t most = 0;
   for (std::uint64_t next = 1; next < 10; ++next) {
     for (std::uint32_t attempt = 0; attempt < 10; ++attempt) {
       entry = Entry(next, attempt);
-      entry.slowdowns = std::string(60000, 'x');
+      entry.slowdowns = std::string(600000, 'x');
       ASSERT_TRUE(journal->Append(entry));
       most = std::max(most, std::filesystem::file_size(folder_ / JournalFile::kName));
     }
   }
-  EXPECT_LT(most, JournalFile::kMostBytes + 5 * 61000);
+  EXPECT_LT(most, JournalFile::kMostBytes + 5 * 610000);
   const auto read = JournalFile::Read(folder_.path());
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->entries.back().held(), entry.held());
