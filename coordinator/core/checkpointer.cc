@@ -132,7 +132,7 @@ void Checkpointer::OnClosed(RoundId round) {
 
 // Pieces come in order and without gaps over one connection, so anything else is a violation. They
 // are handed on as they come: the coordinator never holds a whole state.
-Status Checkpointer::On(Member& from, msg::StateChunk message) {
+Status Checkpointer::OnStateChunk(Member& from, msg::StateChunk message) {
   if (!current_ || current_->writer != from.id || message.round != current_->round) return {};
   Current& checkpoint = *current_;
   const auto wrong = [](const char* what) { return Error{ErrorCode::kInvalid, what}; };
@@ -165,7 +165,7 @@ Status Checkpointer::On(Member& from, msg::StateChunk message) {
 }
 
 // Only of those who were live at the commit; later ones have copied what is to be confirmed.
-Status Checkpointer::On(Member& from, const msg::ReplicaDigest& message) {
+Status Checkpointer::OnReplicaDigest(Member& from, const msg::ReplicaDigest& message) {
   if (!current_ || message.round != current_->round || message.attempt != current_->attempt ||
       !from.live() || !std::ranges::binary_search(current_->voters, from.id)) {
     return {};

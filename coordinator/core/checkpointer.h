@@ -39,8 +39,8 @@ class Checkpointer {
   // The job's state after the commit, with the totals before it and without a digest.
   JobState StateAfter(const msg::Commit& commit, SamplerState after) const;
   void OnClosed(RoundId round);
-  Status On(Member& from, msg::StateChunk message);
-  Status On(Member& from, const msg::ReplicaDigest& message);
+  Status OnStateChunk(Member& from, msg::StateChunk message);
+  Status OnReplicaDigest(Member& from, const msg::ReplicaDigest& message);
   // `doubtful`: what it has written may not be what others have.
   void OnOut(const MemberId& member, bool doubtful);
   // The writer gathers what it is to write, and gets on.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -32,6 +31,12 @@ constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 // Of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
+
+// Visits a variant with one function for each of its types.
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
 
 }  // namespace
 
@@ -141,7 +146,7 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   const Time logical = now - job_.stopped();
   LOCKSTEP_CHECK(logical >= job_.now() || job_.now() == Time{}, "time goes back");
   job_.now.Write() = logical;
-  std::visit([this](auto&& e) { On(std::forward<decltype(e)>(e)); }, std::move(event));
+  Dispatch(std::move(event));
   AdvanceAll();
   // What one part asks of another one has been done, unless nobody is judged now.
   LOCKSTEP_CHECK(finished() || job_.leaving().empty() || job_.now() < reading_until_,
@@ -490,9 +495,24 @@ void Coordinator::WarnOfNoCheckpoint() {
            rounds, std::max<std::uint64_t>(rounds / 10, 1));
 }
 
+void Coordinator::Dispatch(Event event) {
+  std::visit(Overloaded{
+                 [&](Connected& e) { admission_.OnConnected(e.connection, std::move(e.address)); },
+                 [&](const Disconnected& e) { OnDisconnected(e); },
+                 [&](Received& e) { OnReceived(std::move(e)); },
+                 [](const TimerFired&) {},
+                 [&](const StopRequested& e) { OnStopRequested(e); },
+                 [&](const SlowdownRequested& e) { OnSlowdownRequested(e); },
+                 [&](const PolicyRequested& e) { Reply(RequestPolicy(e.name)); },
+                 [&](const DrainRequested& e) { Reply(draining_.Request(e.worker)); },
+                 [&](const CheckpointSaved& e) { checkpointer_.OnSaved(e.round, e.error); },
+             },
+             event);
+}
+
 // The death of a peer is an event like any other. One that left because nothing came from here is
 // not to blame.
-void Coordinator::On(const Disconnected& event) {
+void Coordinator::OnDisconnected(const Disconnected& event) {
   if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
   Member* member = job_.members.Find(event.connection);
   if (member == nullptr) return;
@@ -508,7 +528,7 @@ void Coordinator::On(const Disconnected& event) {
 
 // A connection is a stranger's until its Hello was accepted. A message that cannot be right ends
 // it: its sender is broken or hostile, and costs the job one worker at most.
-void Coordinator::On(Received event) {
+void Coordinator::OnReceived(Received event) {
   if (admission_.Waits(event.connection))
     return admission_.OnFirst(event.connection, event.message);
   Member* member = job_.members.Find(event.connection);
@@ -518,72 +538,81 @@ void Coordinator::On(Received event) {
   if (!status) job_.BrokeProtocol(*member, status.error().message);
 }
 
-// Who hears what. More than one part may: the order is that in which they rely on each other.
+// Each message goes to the parts that use it, in the order in which they rely on each other.
 lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
-  const auto on = [&](auto& part) {
-    return [&](const auto& m) -> lockstep::Status { return part.On(from, m); };
-  };
+  using Status = lockstep::Status;
   return std::visit(
-      [&](auto& m) -> lockstep::Status {
-        using M = std::decay_t<decltype(m)>;
-        if constexpr (std::is_same_v<M, msg::Hello>) {
-          return Error{ErrorCode::kInvalid, "said Hello twice"};
-        } else if constexpr (std::is_same_v<M, msg::Ready>) {
-          if (lockstep::Status status = on(admission_)(m); !status) return status;
-          return from.leaving ? lockstep::Status() : slowdowns_.OnReady(from, m.slowdowns);
-        } else if constexpr (std::is_same_v<M, msg::Reached>) {
-          // Each counts for itself who reaches whom: newcomers, links made again, a job that forms.
-          if (lockstep::Status status = on(joining_)(m); !status) return status;
-          if (lockstep::Status status = on(relinking_)(m); !status) return status;
-          return on(formation_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Copied>) {
-          rounds_.OnCopied(from, m);
-          checkpointer_.OnCopied(from, m);
-          return on(joining_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Behind> || std::is_same_v<M, msg::Level>) {
-          return on(joining_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Unreachable>) {
-          joining_.OnUnreachable(from, m.peer);
-          if (lockstep::Status status = on(rounds_)(m); !status) return status;
-          return on(relinking_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Applied>) {
-          // Said again, or of a round that it has not followed, it has no snapshot to evaluate.
-          from.runs = from.runs_before.With(m.runs, FromSeconds(job_.SinceStart(job_.now())));
-          const RoundId before = from.next;
-          if (lockstep::Status status = on(rounds_)(m); !status) return status;
-          if (from.live() && from.next > before) evaluation_.OnApplied(from, m.round);
-          return {};
-        } else if constexpr (std::is_same_v<M, msg::EvaluationResult>) {
-          return on(evaluation_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Given>) {
-          return first_parameters_.On(from, std::move(m));
-        } else if constexpr (std::is_same_v<M, msg::StateChunk>) {
-          return checkpointer_.On(from, std::move(m));
-        } else if constexpr (std::is_same_v<M, msg::ReplicaDigest>) {
-          return on(checkpointer_)(m);
-        } else if constexpr (std::is_same_v<M, msg::CheckpointTaken>) {
-          return first_parameters_.used() ? on(first_parameters_)(m) : on(streams_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Final>) {
-          return on(ending_)(m);
-        } else if constexpr (std::is_same_v<M, msg::Leave>) {
-          job_.Evict(from, "it leaves: " + m.reason, Leaving::Kind::kByItself);
-          return {};
-        } else if constexpr (std::is_same_v<M, msg::Away> || std::is_same_v<M, msg::Back>) {
-          return on(absences_)(m);
-        } else if constexpr (std::is_same_v<M, msg::StopAsked>) {
-          OnStopAsked(from, m);
-          return {};
-        } else if constexpr (std::is_same_v<M, msg::Pong>) {
-          return on(liveness_)(m);
-        } else {
-          return on(rounds_)(m);
-        }
+      Overloaded{
+          [](msg::Hello&) -> Status {
+            return Error{ErrorCode::kInvalid, "said Hello twice"};
+          },
+          [&](msg::Ready& m) {
+            if (Status status = admission_.OnReady(from, m); !status) return status;
+            return from.leaving ? Status() : slowdowns_.OnReady(from, m.slowdowns);
+          },
+          [&](msg::Reached& m) {
+            // Each counts separately: newcomers, links that are made again, a job that forms.
+            if (Status status = joining_.OnReached(from, m); !status) return status;
+            if (Status status = relinking_.OnReached(from, m); !status) return status;
+            return formation_.OnReached(from, m);
+          },
+          [&](msg::Copied& m) {
+            rounds_.OnCopied(from, m);
+            checkpointer_.OnCopied(from, m);
+            return joining_.OnCopied(from, m);
+          },
+          [&](msg::Unreachable& m) {
+            joining_.OnUnreachable(from, m.peer);
+            if (Status status = rounds_.OnUnreachable(from, m); !status) return status;
+            return relinking_.OnUnreachable(from, m);
+          },
+          [&](msg::Applied& m) { return OnApplied(from, m); },
+          [&](msg::CheckpointTaken& m) {
+            return first_parameters_.used() ? first_parameters_.OnCheckpointTaken(from, m)
+                                            : streams_.OnCheckpointTaken(from, m);
+          },
+          [&](msg::Leave& m) {
+            job_.Evict(from, "it leaves: " + m.reason, Leaving::Kind::kByItself);
+            return Status();
+          },
+          [&](msg::StopAsked& m) {
+            OnStopAsked(from, m);
+            return Status();
+          },
+          [&](msg::Behind& m) { return joining_.OnBehind(from, m); },
+          [&](msg::Level& m) { return joining_.OnLevel(from, m); },
+          [&](msg::EvaluationResult& m) { return evaluation_.OnEvaluationResult(from, m); },
+          [&](msg::Given& m) { return first_parameters_.OnGiven(from, std::move(m)); },
+          [&](msg::StateChunk& m) { return checkpointer_.OnStateChunk(from, std::move(m)); },
+          [&](msg::ReplicaDigest& m) { return checkpointer_.OnReplicaDigest(from, m); },
+          [&](msg::Final& m) { return ending_.OnFinal(from, m); },
+          [&](msg::Away& m) { return absences_.OnAway(from, m); },
+          [&](msg::Back& m) { return absences_.OnBack(from, m); },
+          [&](msg::Pong& m) { return liveness_.OnPong(from, m); },
+          [&](msg::Progress& m) { return rounds_.OnProgress(from, m); },
+          [&](msg::Sealed& m) { return rounds_.OnSealed(from, m); },
+          [&](msg::Receipts& m) { return rounds_.OnReceipts(from, m); },
+          [&](msg::Revoked& m) { return rounds_.OnRevoked(from, m); },
+          [&](msg::Published& m) { return rounds_.OnPublished(from, m); },
+          [&](msg::HoldAnswer& m) { return rounds_.OnHoldAnswer(from, m); },
+          [&](msg::Held& m) { return rounds_.OnHeld(from, m); },
+          [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
       },
       message);
 }
 
+// A message that repeats an earlier one, or is of a round that the member has not followed, comes
+// without a snapshot to evaluate.
+lockstep::Status Coordinator::OnApplied(Member& from, const msg::Applied& message) {
+  from.runs = from.runs_before.With(message.runs, FromSeconds(job_.SinceStart(job_.now())));
+  const RoundId before = from.next;
+  if (lockstep::Status status = rounds_.OnApplied(from, message); !status) return status;
+  if (from.live() && from.next > before) evaluation_.OnApplied(from, message.round);
+  return {};
+}
+
 // It holds from now on, and so it does for the next coordinator.
-void Coordinator::On(const SlowdownRequested& event) {
+void Coordinator::OnSlowdownRequested(const SlowdownRequested& event) {
   const Result<std::string> outcome = slowdowns_.Request(event.lines);
   if (outcome.ok() && noted_ && job_.phase() == Phase::kTraining) Note(*noted_);
   Reply(outcome);
@@ -591,7 +620,7 @@ void Coordinator::On(const SlowdownRequested& event) {
 
 // The open round is to be the last; whoever cannot wait for it asks a second time. A job that its
 // program ends is ending already.
-void Coordinator::On(const StopRequested& event) {
+void Coordinator::OnStopRequested(const StopRequested& event) {
   const bool again = std::exchange(asked_to_stop_, true);
   if (stopping_ && !again) return;
   stopping_ = true;

@@ -73,16 +73,13 @@ class Coordinator {
   Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers);
 
   // --- what has happened
-  void On(Connected event) { admission_.OnConnected(event.connection, std::move(event.address)); }
-  void On(const Disconnected& event);
-  void On(Received event);
-  void On(const TimerFired&) {}
-  void On(const StopRequested& event);
-  void On(const SlowdownRequested& event);
-  void On(const PolicyRequested& event) { Reply(RequestPolicy(event.name)); }
-  void On(const DrainRequested& event) { Reply(draining_.Request(event.worker)); }
-  void On(const CheckpointSaved& event) { checkpointer_.OnSaved(event.round, event.error); }
+  void Dispatch(Event event);
+  void OnDisconnected(const Disconnected& event);
+  void OnReceived(Received event);
+  void OnStopRequested(const StopRequested& event);
+  void OnSlowdownRequested(const SlowdownRequested& event);
   lockstep::Status Dispatch(Member& from, msg::FromWorker message);
+  lockstep::Status OnApplied(Member& from, const msg::Applied& message);
   void OnStopAsked(const Member& from, const msg::StopAsked& message);
   void Reply(const Result<std::string>& outcome);
 

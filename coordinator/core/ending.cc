@@ -138,7 +138,7 @@ void Ending::SayFinish(const std::string& reason, bool failed, bool early) {
 }
 
 // Of another round than the last one a digest says nothing; its sender was still behind.
-Status Ending::On(Member& from, const msg::Final& message) {
+Status Ending::OnFinal(Member& from, const msg::Final& message) {
   if (!finishing_) return Error{ErrorCode::kInvalid, "is done before the end"};
   const CommittedRound* last = rounds_->committed();
   const bool current = last == nullptr || message.round == last->round();

@@ -30,7 +30,7 @@ class Ending {
 
   // All rounds are closed. `early`: there would have been more.
   void Begin(JobOutcome outcome, bool early, std::string reason);
-  Status On(Member& from, const msg::Final& message);
+  Status OnFinal(Member& from, const msg::Final& message);
   void Advance();
   // The last commit is sent once more, with a checkpoint writer that is there.
   void SendLastAgain();

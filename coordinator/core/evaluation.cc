@@ -102,7 +102,7 @@ void Evaluation::Give(Member& member) {
 }
 
 // Results for an evaluation that is over or was begun anew are stale.
-Status Evaluation::On(Member& from, const msg::EvaluationResult& message) {
+Status Evaluation::OnEvaluationResult(Member& from, const msg::EvaluationResult& message) {
   if (message.evaluation > ids_) return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
   if (!current_ || message.evaluation != current_->id) return {};
   Current& evaluation = *current_;

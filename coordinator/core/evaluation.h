@@ -26,7 +26,7 @@ class Evaluation {
   // The member holds the snapshot if this is the round.
   void OnApplied(Member& member, RoundId round);
   void OnClosed(RoundId round);
-  Status On(Member& from, const msg::EvaluationResult& message);
+  Status OnEvaluationResult(Member& from, const msg::EvaluationResult& message);
   void OnOut(const MemberId& member);
   // Chunks of members that are silent for long are given to others.
   void Tick();

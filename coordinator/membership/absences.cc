@@ -12,7 +12,7 @@ constexpr Duration kWorthALine = std::chrono::seconds(1);
 
 }  // namespace
 
-Status Absences::On(Member& from, const msg::Away& message) {
+Status Absences::OnAway(Member& from, const msg::Away& message) {
   const Duration at_most(message.at_most_ns);
   if (at_most <= Duration{} || at_most > kMostAbsence) {
     return Error{ErrorCode::kInvalid, "is away without an end"};
@@ -25,7 +25,7 @@ Status Absences::On(Member& from, const msg::Away& message) {
   return {};
 }
 
-Status Absences::On(Member& from, const msg::Back& /*message*/) {
+Status Absences::OnBack(Member& from, const msg::Back& /*message*/) {
   if (!from.away()) return {};
   const Duration took = job_->now() - from.absence->since;
   job_->Log(took >= kWorthALine ? LogLevel::kInfo : LogLevel::kDebug,

@@ -23,9 +23,9 @@ class Absences {
       : job_(job), rounds_(rounds), joining_(joining) {}
 
   // Said again it takes the place of what was said before.
-  Status On(Member& from, const msg::Away& message);
+  Status OnAway(Member& from, const msg::Away& message);
   // Of somebody whose time was up it says nothing new.
-  Status On(Member& from, const msg::Back& message);
+  Status OnBack(Member& from, const msg::Back& message);
   void Advance();
   Time NextDeadline() const;
   void CheckInvariants() const;

@@ -270,7 +270,7 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   job_->Ping(*member);
 }
 
-Status Admission::On(Member& from, const msg::Ready& message) {
+Status Admission::OnReady(Member& from, const msg::Ready& message) {
   if (from.state != MemberState::kJoining) {
     return Error{ErrorCode::kInvalid, "said Ready twice"};
   }

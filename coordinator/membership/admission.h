@@ -25,7 +25,7 @@ class Admission {
   void OnDisconnected(ConnectionId connection) { strangers_.erase(connection); }
   // The first message of a connection.
   void OnFirst(ConnectionId connection, const msg::FromWorker& message);
-  Status On(Member& from, const msg::Ready& message);
+  Status OnReady(Member& from, const msg::Ready& message);
   // Closes connections that say nothing.
   void Tick();
   void CloseAll(const std::string& reason);

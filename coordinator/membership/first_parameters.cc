@@ -116,7 +116,7 @@ void FirstParameters::GoOn() {
 
 // One connection, so anything out of order is a violation; what is left of a giving that is over is
 // none.
-Status FirstParameters::On(Member& from, msg::Given message) {
+Status FirstParameters::OnGiven(Member& from, msg::Given message) {
   if (!used_ || message.giving > giving_) {
     return Error{ErrorCode::kInvalid, "gives parameters that nobody asked for"};
   }
@@ -145,7 +145,7 @@ Status FirstParameters::On(Member& from, msg::Given message) {
 }
 
 // One that gives now may still tell what it took of another's before.
-Status FirstParameters::On(Member& from, const msg::CheckpointTaken& message) {
+Status FirstParameters::OnCheckpointTaken(Member& from, const msg::CheckpointTaken& message) {
   const auto found = takers_.find(from.id);
   if (found == takers_.end()) return {};
   Taker& taker = found->second;

@@ -32,8 +32,8 @@ class FirstParameters {
   void Want(const Member& newcomer);
   // The first round is committed, or the job ends: who has them has changed them, or is about to.
   void End();
-  Status On(Member& from, msg::Given message);
-  Status On(Member& from, const msg::CheckpointTaken& message);
+  Status OnGiven(Member& from, msg::Given message);
+  Status OnCheckpointTaken(Member& from, const msg::CheckpointTaken& message);
   void OnOut(const MemberId& member);
   void Tick();
   void CheckInvariants() const;

@@ -165,7 +165,7 @@ void Formation::Form() {
   }
 }
 
-Status Formation::On(Member& from, const msg::Reached& message) {
+Status Formation::OnReached(Member& from, const msg::Reached& message) {
   if (message.formation != formation_ || from.state != MemberState::kForming) return {};
   if (answered_[from.id.worker.value]) return Error{ErrorCode::kInvalid, "answered Form twice"};
   for (const PeerPath& path : message.peers) {

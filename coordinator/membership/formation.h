@@ -23,7 +23,7 @@ class Formation {
  public:
   explicit Formation(Job* job);
 
-  Status On(Member& from, const msg::Reached& message);
+  Status OnReached(Member& from, const msg::Reached& message);
   void OnOut(const MemberId& member);
   // True when all that form reach each other: the job can begin with them.
   bool Advance();

@@ -58,7 +58,7 @@ void Joining::TakeIn(const Member& member) {
   newcomers_[member.id] = std::move(newcomer);
 }
 
-Status Joining::On(Member& from, const msg::Reached& message) {
+Status Joining::OnReached(Member& from, const msg::Reached& message) {
   if (message.formation > job_->formations()) {
     return Error{ErrorCode::kInvalid, "answers a Form that was not sent"};
   }
@@ -310,7 +310,7 @@ bool Joining::IsCutOff(const Member& member) const {
   return any;
 }
 
-Status Joining::On(Member& from, const msg::Behind& message) {
+Status Joining::OnBehind(Member& from, const msg::Behind& message) {
   if (message.order > job_->orders()) {
     return Error{ErrorCode::kInvalid, "is behind after an order that was not given"};
   }
@@ -343,7 +343,7 @@ Status Joining::On(Member& from, const msg::Behind& message) {
 }
 
 // Who copies much over a slow link is given the time that it takes, as long as it gets on.
-Status Joining::On(Member& from, const msg::Copied& message) {
+Status Joining::OnCopied(Member& from, const msg::Copied& message) {
   const auto copying = copying_.find(from.id);
   if (copying == copying_.end() || message.order != copying->second.order ||
       message.values <= copying->second.values) {
@@ -354,7 +354,7 @@ Status Joining::On(Member& from, const msg::Copied& message) {
   return {};
 }
 
-Status Joining::On(Member& from, const msg::Level& message) {
+Status Joining::OnLevel(Member& from, const msg::Level& message) {
   if (from.state != MemberState::kCatchingUp) {
     if (from.state == MemberState::kLive || from.behind()) return {};
     return Error{ErrorCode::kInvalid, "is level before it has begun"};

@@ -33,10 +33,10 @@ class Joining {
   }
   // It was formed with the others and does not have the parameters that they begin with: it copies.
   void TakeIn(const Member& member);
-  Status On(Member& from, const msg::Reached& message);
-  Status On(Member& from, const msg::Behind& message);
-  Status On(Member& from, const msg::Copied& message);
-  Status On(Member& from, const msg::Level& message);
+  Status OnReached(Member& from, const msg::Reached& message);
+  Status OnBehind(Member& from, const msg::Behind& message);
+  Status OnCopied(Member& from, const msg::Copied& message);
+  Status OnLevel(Member& from, const msg::Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnOut(const MemberId& member);
   // It was away: what it copies it can begin with now.

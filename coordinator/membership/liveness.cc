@@ -20,7 +20,7 @@ std::string NoUnitFinished(Duration idle) {
 
 }  // namespace
 
-Status Liveness::On(Member& from, const msg::Pong& message) {
+Status Liveness::OnPong(Member& from, const msg::Pong& message) {
   const Time received = job_->now() + job_->stopped();
   const Time sent{Duration(message.ping_sent_ns)};
   if (message.sequence > job_->pings() || sent > received) {

@@ -19,7 +19,7 @@ namespace lockstep::coordinator {
 class Liveness {
  public:
   explicit Liveness(Job* job) : job_(job), next_(job->start.started) {}
-  Status On(Member& from, const msg::Pong& message);
+  Status OnPong(Member& from, const msg::Pong& message);
   // True when a period has begun: look at everything that is looked at now and then.
   // `closed`: all rounds before it are closed.
   bool Tick(const RoundWork* open, RoundId closed);

@@ -30,7 +30,7 @@ void Relinking::Break(Link* link) {
   link->next_try = job_->now() + job_->timeout / kPauses;
 }
 
-Status Relinking::On(Member& from, const msg::Unreachable& message) {
+Status Relinking::OnUnreachable(Member& from, const msg::Unreachable& message) {
   const Member* peer = job_->members.Find(message.peer);
   if (peer == nullptr || peer->id.worker == from.id.worker || from.leaving ||
       !job_->members.Broken(from.id.worker, peer->id.worker)) {
@@ -55,7 +55,7 @@ Status Relinking::On(Member& from, const msg::Unreachable& message) {
   return {};
 }
 
-Status Relinking::On(Member& from, const msg::Reached& message) {
+Status Relinking::OnReached(Member& from, const msg::Reached& message) {
   for (auto& [ends, link] : links_) {
     if (link.formation != message.formation || link.formation == 0) continue;
     const bool first = from.id == ends.first;

@@ -27,8 +27,8 @@ class Relinking {
  public:
   explicit Relinking(Job* job) : job_(job) {}
 
-  Status On(Member& from, const msg::Unreachable& message);
-  Status On(Member& from, const msg::Reached& message);
+  Status OnUnreachable(Member& from, const msg::Unreachable& message);
+  Status OnReached(Member& from, const msg::Reached& message);
   void OnOut(const MemberId& member);
   void CheckInvariants() const;
   // Its pauses are those of liveness, so that it is called at each of those periods will do.

@@ -47,7 +47,7 @@ void StateStreams::BeginWaiting() {
   }
 }
 
-Status StateStreams::On(Member& from, const msg::CheckpointTaken& message) {
+Status StateStreams::OnCheckpointTaken(Member& from, const msg::CheckpointTaken& message) {
   const auto found = streams_.find(from.id);
   if (found == streams_.end() || message.bytes < found->second.taken ||
       message.bytes > found->second.sent) {

@@ -21,7 +21,7 @@ class StateStreams {
 
   // The member gets the checkpoint, from its first byte on. Once for each member.
   void Begin(const Member& to);
-  Status On(Member& from, const msg::CheckpointTaken& message);
+  Status OnCheckpointTaken(Member& from, const msg::CheckpointTaken& message);
   void OnOut(const MemberId& member);
   void Tick();
   void CheckInvariants() const;

@@ -35,7 +35,7 @@ std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& membe
 
 // Both ends are asked for a sign of life, since the usual reason why one does not reach another is
 // that the other is gone; who is to go is decided when both have been heard since.
-Status BrokenEdges::On(Member& from, const msg::Unreachable& message) {
+Status BrokenEdges::OnUnreachable(Member& from, const msg::Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
   // Also of one that is behind or connects: it will need its peers once it is back. And while the

@@ -24,7 +24,7 @@ class BrokenEdges {
  public:
   explicit BrokenEdges(Job* job) : job_(job) {}
 
-  Status On(Member& from, const msg::Unreachable& message);
+  Status OnUnreachable(Member& from, const msg::Unreachable& message);
 
   struct Found {
     std::vector<std::uint32_t> counts;  // of broken edges to members that exchange; by slot

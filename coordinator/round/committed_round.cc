@@ -142,10 +142,10 @@ void CommittedRound::LeaveOutNotFinite() {
 // --- what members say
 
 // Of an older attempt it is stale. Of a later one it cannot be: only a commit says which there are.
-Status CommittedRound::On(Member& from, const msg::Published& message) {
+Status CommittedRound::OnPublished(Member& from, const msg::Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
-  const Result<Publication::Heard> heard = publication_.On(from.id, message);
+  const Result<Publication::Heard> heard = publication_.OnPublished(from.id, message);
   if (!heard.ok()) return heard.error();
   const bool first = *heard == Publication::Heard::kFirst;
   if (first) moved_at_ = job_->now();
@@ -159,7 +159,7 @@ Status CommittedRound::On(Member& from, const msg::Published& message) {
 // Whoever makes the shard finds the same in it and does not publish it, so nobody can hold all
 // sums, and what is left is to have that promised. The account changes with the next attempt only:
 // until then the parts are those of this one.
-Status CommittedRound::On(const Member& from, const msg::NotFinite& message) {
+Status CommittedRound::OnNotFinite(const Member& from, const msg::NotFinite& message) {
   if (message.attempt > commit_.attempt) return Violation("looked at an attempt to come");
   if (message.attempt < commit_.attempt || phase_ == Phase::kStalled) return {};
   if (!Holders().empty() || phase_ == Phase::kFromHolders || (barrier_ && barrier_->decided())) {
@@ -193,7 +193,7 @@ Status CommittedRound::On(const Member& from, const msg::NotFinite& message) {
 // Whoever has applied this attempt holds its sums, which ends a fail-over at once. Whoever has
 // applied an older one was not asked before it was given up, as it was not live then, and has
 // parameters that nobody else has (I1): it catches up.
-Result<bool> CommittedRound::On(Member& from, const msg::Applied& message) {
+Result<bool> CommittedRound::OnApplied(Member& from, const msg::Applied& message) {
   Slot& slot = SlotOf(from.id);
   if (message.attempt > commit_.attempt) return Violation("applied an attempt to come");
   if (message.attempt < commit_.attempt) {
@@ -221,7 +221,7 @@ Result<bool> CommittedRound::On(Member& from, const msg::Applied& message) {
 
 // A "no" is a promise (I1): the member will not apply this attempt unless TakeSums says so. It
 // stands until then; see SendToHolder.
-Status CommittedRound::On(const Member& from, const msg::HoldAnswer& message) {
+Status CommittedRound::OnHoldAnswer(const Member& from, const msg::HoldAnswer& message) {
   if (message.attempt > commit_.attempt) return Violation("answered for an attempt to come");
   if (message.attempt < commit_.attempt) return {};
   Slot& slot = SlotOf(from.id);
@@ -234,7 +234,7 @@ Status CommittedRound::On(const Member& from, const msg::HoldAnswer& message) {
   return {};
 }
 
-Result<bool> CommittedRound::On(const Member& from, const msg::Held& message) {
+Result<bool> CommittedRound::OnHeld(const Member& from, const msg::Held& message) {
   if (message.attempt > commit_.attempt) return Violation("holds an attempt to come");
   if (message.attempt < commit_.attempt || phase_ != Phase::kPublishing) return false;
   if (!barrier_) return Violation("holds what everybody holds");

@@ -83,17 +83,17 @@ class CommittedRound {
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(Member& from, const msg::Published& message);
+  Status OnPublished(Member& from, const msg::Published& message);
   // Parts of it can be in no sum: another attempt does without them, or the job ends (job.on_nan).
-  Status On(const Member& from, const msg::NotFinite& message);
+  Status OnNotFinite(const Member& from, const msg::NotFinite& message);
   // True when the member has it now and had not before: its `next` is behind the round then.
-  Result<bool> On(Member& from, const msg::Applied& message);
-  Status On(const Member& from, const msg::HoldAnswer& message);
+  Result<bool> OnApplied(Member& from, const msg::Applied& message);
+  Status OnHoldAnswer(const Member& from, const msg::HoldAnswer& message);
   void OnCopied(const Member& from, const msg::Copied& message) {
     if (undecided()) barrier_->OnCopied(from.id, message.values);
   }
   // True when the attempt is decided by it.
-  Result<bool> On(const Member& from, const msg::Held& message);
+  Result<bool> OnHeld(const Member& from, const msg::Held& message);
 
   // The member is not live any more; even if it comes back, it has lost what it had of this round.
   void OnOut(const MemberId& member, const std::string& why);

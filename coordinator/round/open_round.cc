@@ -81,7 +81,7 @@ std::vector<AttemptRecord> OpenRound::TakeAttempts(const std::string& verdict) {
 
 // Liveness asks when a worker has finished a unit last: a report that says nothing new is no
 // evidence of progress, so that a worker that hangs and still talks is found out.
-Status OpenRound::On(Member& from, const msg::Progress& message) {
+Status OpenRound::OnProgress(Member& from, const msg::Progress& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
   const std::uint32_t done = view == nullptr ? 0 : view->units_done;
@@ -91,7 +91,7 @@ Status OpenRound::On(Member& from, const msg::Progress& message) {
 }
 
 // Here a worker's history grows: how long its units take, how long its messages are on their way.
-Status OpenRound::On(Member& from, const msg::Sealed& message) {
+Status OpenRound::OnSealed(Member& from, const msg::Sealed& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   from.clock.Guess(job_->now() + job_->stopped(), message.sealed_ns);
   from.response.Add(job_->now() + job_->stopped() - from.clock.ToOurs(message.sealed_ns));
@@ -134,14 +134,14 @@ void OpenRound::NoteNotFinite(const Member& from, const msg::Sealed& message) {
 }
 
 // Receipts are of a round, not of a plan: their map version tells which owner map they are for.
-Status OpenRound::On(const Member& from, const msg::Receipts& message) {
+Status OpenRound::OnReceipts(const Member& from, const msg::Receipts& message) {
   if (message.round != round()) return {};
   return work_.OnReceipts(from.id, message, job_->now());
 }
 
 // To a fence the answer says that the worker holds nothing any more: only then may it be given
 // units of this round again. To a revoke it names what comes back.
-Status OpenRound::On(const Member& from, const msg::Revoked& message) {
+Status OpenRound::OnRevoked(const Member& from, const msg::Revoked& message) {
   if (message.round != round()) return {};
   if (message.fenced) {
     work_.NoteFenceAnswer(from.id, message.order);

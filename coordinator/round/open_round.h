@@ -54,10 +54,10 @@ class OpenRound {
   }
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(Member& from, const msg::Progress& message);
-  Status On(Member& from, const msg::Sealed& message);
-  Status On(const Member& from, const msg::Receipts& message);
-  Status On(const Member& from, const msg::Revoked& message);
+  Status OnProgress(Member& from, const msg::Progress& message);
+  Status OnSealed(Member& from, const msg::Sealed& message);
+  Status OnReceipts(const Member& from, const msg::Receipts& message);
+  Status OnRevoked(const Member& from, const msg::Revoked& message);
 
   void OnOut(const MemberId& member);
   void NoteAbsence(const Member& member) { work_.NoteAbsence(member, job_->now()); }

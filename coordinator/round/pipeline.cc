@@ -74,37 +74,37 @@ CommittedRound* Pipeline::CommittedAt(RoundId round) {
 
 // What concerns the open round is stale when none is, and when its sender has been put out of the
 // rounds since it was said.
-Status Pipeline::On(Member& from, const msg::Progress& message) {
+Status Pipeline::OnProgress(Member& from, const msg::Progress& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  return from.live() && open_ ? open_->On(from, message) : Status();
+  return from.live() && open_ ? open_->OnProgress(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const msg::Sealed& message) {
+Status Pipeline::OnSealed(Member& from, const msg::Sealed& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  return from.live() && open_ ? open_->On(from, message) : Status();
+  return from.live() && open_ ? open_->OnSealed(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const msg::Receipts& message) {
+Status Pipeline::OnReceipts(Member& from, const msg::Receipts& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  return from.live() && open_ ? open_->On(from, message) : Status();
+  return from.live() && open_ ? open_->OnReceipts(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const msg::Revoked& message) {
+Status Pipeline::OnRevoked(Member& from, const msg::Revoked& message) {
   if (Status status = CheckRound(message.round); !status) return status;
-  return from.live() && open_ ? open_->On(from, message) : Status();
+  return from.live() && open_ ? open_->OnRevoked(from, message) : Status();
 }
 
-Status Pipeline::On(Member& from, const msg::Published& message) {
+Status Pipeline::OnPublished(Member& from, const msg::Published& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || round == nullptr) return {};
-  return round->On(from, message);
+  return round->OnPublished(from, message);
 }
 
 // Also of closed rounds: a member that lags says so round by round, and that moves its `next` on.
 // Of the open round it is possible only when that was committed before and is open again; whoever
 // had applied the attempt that was given up has parameters that nobody else will have (I1).
-Status Pipeline::On(Member& from, const msg::Applied& message) {
+Status Pipeline::OnApplied(Member& from, const msg::Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) {
     if (from.behind() && from.state != MemberState::kBehindInDoubt) {
@@ -121,7 +121,7 @@ Status Pipeline::On(Member& from, const msg::Applied& message) {
     return {};
   }
   if (CommittedRound* round = CommittedAt(message.round)) {
-    const Result<bool> news = round->On(from, message);
+    const Result<bool> news = round->OnApplied(from, message);
     if (!news) return news.error();
     if (!*news) return {};
     usual_application_ = round->first_application().value_or(usual_application_);
@@ -157,7 +157,7 @@ void Pipeline::Vote(const Member& from, const msg::Applied& message) {
 
 // An answer of an earlier term was given to a coordinator that is gone: its promise holds, but
 // nothing is counted on it.
-Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
+Status Pipeline::OnHoldAnswer(Member& from, const msg::HoldAnswer& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (message.order > job_->orders()) return Violation("answered what it was not asked");
   if (from.state == MemberState::kBehindAsked && message.order == from.fence_order) {
@@ -170,29 +170,29 @@ Status Pipeline::On(Member& from, const msg::HoldAnswer& message) {
   }
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || message.term != job_->start.term || round == nullptr) return {};
-  return round->On(from, message);
+  return round->OnHoldAnswer(from, message);
 }
 
-Status Pipeline::On(Member& from, const msg::Held& message) {
+Status Pipeline::OnHeld(Member& from, const msg::Held& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || round == nullptr) return {};
-  const Result<bool> decided = round->On(from, message);
+  const Result<bool> decided = round->OnHeld(from, message);
   if (!decided) return decided.error();
   if (*decided) planner_.holders().OnDecided(round->commit().owners);
   return {};
 }
 
-Status Pipeline::On(Member& from, const msg::NotFinite& message) {
+Status Pipeline::OnNotFinite(Member& from, const msg::NotFinite& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
   if (!from.live() || round == nullptr) return {};
-  return round->On(from, message);
+  return round->OnNotFinite(from, message);
 }
 
-Status Pipeline::On(Member& from, const msg::Unreachable& message) {
+Status Pipeline::OnUnreachable(Member& from, const msg::Unreachable& message) {
   if (message.peer.worker != from.id.worker && done_) return {};
-  return edges_.On(from, message);
+  return edges_.OnUnreachable(from, message);
 }
 
 // The open round first: a fail-over that begins now finds its units with others already.

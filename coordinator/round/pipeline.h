@@ -77,19 +77,19 @@ class Pipeline {
   void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
 
   // --- messages; an error is a violation of the protocol by the sender
-  Status On(Member& from, const msg::Progress& message);
-  Status On(Member& from, const msg::Sealed& message);
-  Status On(Member& from, const msg::Receipts& message);
-  Status On(Member& from, const msg::Revoked& message);
-  Status On(Member& from, const msg::Published& message);
-  Status On(Member& from, const msg::Applied& message);
-  Status On(Member& from, const msg::HoldAnswer& message);
-  Status On(Member& from, const msg::Held& message);
-  Status On(Member& from, const msg::NotFinite& message);
+  Status OnProgress(Member& from, const msg::Progress& message);
+  Status OnSealed(Member& from, const msg::Sealed& message);
+  Status OnReceipts(Member& from, const msg::Receipts& message);
+  Status OnRevoked(Member& from, const msg::Revoked& message);
+  Status OnPublished(Member& from, const msg::Published& message);
+  Status OnApplied(Member& from, const msg::Applied& message);
+  Status OnHoldAnswer(Member& from, const msg::HoldAnswer& message);
+  Status OnHeld(Member& from, const msg::Held& message);
+  Status OnNotFinite(Member& from, const msg::NotFinite& message);
   void OnCopied(const Member& from, const msg::Copied& message) {
     if (from.live() && committed_) committed_->OnCopied(from, message);
   }
-  Status On(Member& from, const msg::Unreachable& message);
+  Status OnUnreachable(Member& from, const msg::Unreachable& message);
 
   // The member takes no part any more: gone, or behind. It is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);

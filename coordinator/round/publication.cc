@@ -63,7 +63,8 @@ std::vector<MemberId> Publication::Replaced() const {
 
 // Both may publish, in any order: the first one counts for the round, and what the owner itself
 // says counts for what is known of it, however late.
-Result<Publication::Heard> Publication::On(const MemberId& from, const msg::Published& message) {
+Result<Publication::Heard> Publication::OnPublished(const MemberId& from,
+                                                    const msg::Published& message) {
   if (message.stands_in_for) {
     const auto owner = std::ranges::find_if(
         owners_, [&](const Owner& o) { return o.stand_in && o.stand_in->by == from; });

@@ -80,7 +80,7 @@ class Publication {
   std::vector<MemberId> Replaced() const;
 
   // An error is a violation of the protocol by the sender.
-  Result<Heard> On(const MemberId& from, const msg::Published& message);
+  Result<Heard> OnPublished(const MemberId& from, const msg::Published& message);
   void OnOut(const MemberId& member);
 
   // When owners that are still awaited are stood in for; kNever: nobody can, or is needed.

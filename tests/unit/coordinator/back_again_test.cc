@@ -81,7 +81,7 @@ class BackAgainTest : public ::testing::Test {
       sealed.units.push_back({{share.queue[i], open.RangeOf(share.queue[i])}, 0, 1});
     }
     sealed.plan = open.plan().attempt;
-    ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
+    ASSERT_TRUE(rounds_->OnSealed(At(worker), sealed).ok());
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   template <class Message>
@@ -116,7 +116,7 @@ TEST_F(BackAgainTest, TheRoundDoesWithoutThemWhereOthersHaveContributed) {
   const msg::Commit commit = All<msg::Commit>()[0];
   EXPECT_EQ(commit.samples, 12u);
   for (const std::uint32_t worker : {0u, 1u, 2u}) {
-    ASSERT_TRUE(rounds_->On(At(worker), msg::Applied{RoundId(0), Attempt(0), 0, 0, 0}).ok());
+    ASSERT_TRUE(rounds_->OnApplied(At(worker), msg::Applied{RoundId(0), Attempt(0), 0, 0, 0}).ok());
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   // In the next round all have room. Its commit closes this one: what was left comes again.

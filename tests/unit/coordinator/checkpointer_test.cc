@@ -46,7 +46,7 @@ class CheckpointerTest : public ::testing::Test {
     for (std::uint32_t t = 0; t < tensors; ++t) {
       msg::StateChunk chunk{commit_.round, t, 0, t == 1, {}};
       chunk.bytes.resize(kNumbersOfEach * sizeof(float));
-      ASSERT_TRUE(it_.On(At(2), std::move(chunk)).ok());
+      ASSERT_TRUE(it_.OnStateChunk(At(2), std::move(chunk)).ok());
     }
   }
   void Leave(bool doubtful) {

@@ -83,11 +83,11 @@ class FirstParametersTest : public ::testing::Test {
   }
   Status Gives(std::uint32_t worker, std::uint64_t offset, std::uint64_t bytes) {
     actions_.clear();
-    return it_.On(At(worker), msg::Given{giving_, offset, std::vector<std::byte>(bytes)});
+    return it_.OnGiven(At(worker), msg::Given{giving_, offset, std::vector<std::byte>(bytes)});
   }
   Status Takes(std::uint32_t worker, std::uint64_t bytes) {
     actions_.clear();
-    return it_.On(At(worker), msg::CheckpointTaken{bytes});
+    return it_.OnCheckpointTaken(At(worker), msg::CheckpointTaken{bytes});
   }
   std::vector<std::string> Evicted() const {
     std::vector<std::string> reasons;

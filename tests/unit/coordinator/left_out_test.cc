@@ -53,18 +53,18 @@ class LeftOutTest : public ::testing::Test {
       const std::uint64_t at = 8 * round + unit;
       sealed.units.push_back({{UnitIndex(unit), {at, at + 1}}, 0, 1});
     }
-    ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
+    ASSERT_TRUE(rounds_->OnSealed(At(worker), sealed).ok());
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   void Apply(std::uint32_t worker, std::uint64_t round, std::uint32_t attempt = 0) {
     const Status status =
-        rounds_->On(At(worker), msg::Applied{RoundId(round), Attempt(attempt), 0, 0, 0});
+        rounds_->OnApplied(At(worker), msg::Applied{RoundId(round), Attempt(attempt), 0, 0, 0});
     ASSERT_TRUE(status.ok()) << status.error().message;
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
   Status Finds(std::uint32_t worker, std::vector<std::uint64_t> parts, std::uint32_t attempt = 0) {
-    const Status status =
-        rounds_->On(At(worker), msg::NotFinite{RoundId(0), Attempt(attempt), std::move(parts)});
+    const Status status = rounds_->OnNotFinite(
+        At(worker), msg::NotFinite{RoundId(0), Attempt(attempt), std::move(parts)});
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
     return status;
   }
@@ -78,8 +78,8 @@ class LeftOutTest : public ::testing::Test {
     }
     ASSERT_GT(order, 0u);
     ASSERT_TRUE(rounds_
-                    ->On(At(worker),
-                         msg::HoldAnswer{job_->start.term, RoundId(0), Attempt(0), false, order})
+                    ->OnHoldAnswer(At(worker), msg::HoldAnswer{job_->start.term, RoundId(0),
+                                                               Attempt(0), false, order})
                     .ok());
     AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   }
@@ -125,12 +125,12 @@ TEST_F(LeftOutTest, ARoundDoesWithoutTheUnitsOfAStoppedWorkerThatNobodyHasRoomFo
   Edit(job_->policy).work = std::move(told);
   rule.next.moves = {{WorkerId(1), WorkerId(0), 1}};
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 3, job_->orders(), false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 3, job_->orders(), false}).ok());
   Seal(0, 0, 1.0);
   msg::Sealed second{RoundId(0), PartIndex(1), 1, 1.0, {}, 0};
   second.plan = rounds_->open()->work().plan().attempt;
   second.units.push_back({{UnitIndex(7), {7, 8}}, 0, 1});
-  ASSERT_TRUE(rounds_->On(At(0), second).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(0), second).ok());
   rule.next.fence = {WorkerId(1)};
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);
   EXPECT_EQ(LastCommit().parts.size(), 0u);  // its answer may still come
@@ -341,7 +341,8 @@ TEST_F(LeftOutTest, NobodyIsPutBehindWhileNobodyHasAppliedIt) {
   const std::vector<OwnerShare> owners = LastCommit().owners.owners;
   for (const OwnerShare& share : owners) {
     ASSERT_TRUE(
-        rounds_->On(At(share.owner.worker.value), msg::Published{RoundId(0), Attempt(0)}).ok());
+        rounds_->OnPublished(At(share.owner.worker.value), msg::Published{RoundId(0), Attempt(0)})
+            .ok());
   }
   Edit(job_->now) += 3 * job_->timeout;
   AdvanceRounds(job_.get(), rounds_.get(), &closed_);

@@ -130,9 +130,10 @@ class RoundMovesTest : public ::testing::Test {
       return 0;
     }
     actions_.clear();
-    EXPECT_TRUE(
-        rounds_->On(At(from), msg::Revoked{RoundId(0), revokes[0].from, revokes[0].order, false})
-            .ok());
+    EXPECT_TRUE(rounds_
+                    ->OnRevoked(At(from),
+                                msg::Revoked{RoundId(0), revokes[0].from, revokes[0].order, false})
+                    .ok());
     const std::vector<msg::Assign> assigns = Sent<msg::Assign>(to);
     EXPECT_EQ(assigns.size(), 1u);
     return assigns.empty() ? 0 : assigns[0].order;
@@ -148,8 +149,8 @@ class RoundMovesTest : public ::testing::Test {
 
 // A wrong policy wastes time; what it gets wrong never reaches a sum.
 TEST_F(RoundMovesTest, AWeightThatIsNoPositiveNumberClosesNothing) {
-  ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   const auto warnings = [this] {
     return std::ranges::count_if(actions_, [](const Action& action) {
       const auto* line = std::get_if<LogLine>(&action);
@@ -182,14 +183,14 @@ TEST_F(RoundMovesTest, UnitsMoveOnceTheirHolderHasGivenThemBack) {
   EXPECT_THAT(Sent<msg::Assign>(1), SizeIs(0));
   // It had begun the third one.
   actions_.clear();
-  ASSERT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
   ASSERT_THAT(Sent<msg::Assign>(1), SizeIs(1));
   EXPECT_THAT(Sent<msg::Assign>(1)[0].units, ElementsAre(Unit{UnitIndex(3), {3, 4}}));
-  ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 3)).ok());
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(0), SealedOf(PartIndex(0), 0, 3)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   Advance();
   EXPECT_THAT(Sent<msg::Commit>(0), SizeIs(0));
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
   Advance();
   ASSERT_THAT(Sent<msg::Commit>(0), SizeIs(1));
   EXPECT_EQ(Sent<msg::Commit>(0)[0].samples, 8u);
@@ -200,11 +201,11 @@ TEST_F(RoundMovesTest, SealedRunsAreThoseOfTheUnits) {
            {3}, {5}, {4, 0}, {0, 4}, {5, std::numeric_limits<std::uint64_t>::max()}}) {
     msg::Sealed wrong = SealedOf(PartIndex(0), 0, 4);
     wrong.runs = runs;
-    EXPECT_FALSE(rounds_->On(At(0), wrong).ok()) << runs.front();
+    EXPECT_FALSE(rounds_->OnSealed(At(0), wrong).ok()) << runs.front();
   }
   msg::Sealed right = SealedOf(PartIndex(0), 0, 4);
   right.runs = {3, 1};
-  EXPECT_TRUE(rounds_->On(At(0), right).ok());
+  EXPECT_TRUE(rounds_->OnSealed(At(0), right).ok());
 }
 
 // Over the parts of the commit, whichever they are; a mean over samples, not over parts.
@@ -218,9 +219,9 @@ TEST_F(RoundMovesTest, MetricsOfPartsAreReducedInTheCommit) {
   msg::Sealed moved = SealedOf(PartIndex(1), 3, 4);
   moved.metrics = {{"accuracy", Reduction::kMean, 0, 1}, {"tokens", Reduction::kSum, 7, 0}};
   Move(0, 1, 1);
-  ASSERT_TRUE(rounds_->On(At(0), some).ok());
-  ASSERT_TRUE(rounds_->On(At(1), others).ok());
-  ASSERT_TRUE(rounds_->On(At(1), moved).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(0), some).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), others).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), moved).ok());
   Advance();
   const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
   ASSERT_THAT(commits, SizeIs(1));
@@ -240,9 +241,9 @@ TEST_F(RoundMovesTest, AMeanIsOverWhatThePartsCountFor) {
   others.divisor = 0;
   msg::Sealed moved = SealedOf(PartIndex(1), 3, 4);
   Move(0, 1, 1);
-  ASSERT_TRUE(rounds_->On(At(0), some).ok());
-  ASSERT_TRUE(rounds_->On(At(1), others).ok());
-  ASSERT_TRUE(rounds_->On(At(1), moved).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(0), some).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), others).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), moved).ok());
   Advance();
   const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
   ASSERT_THAT(commits, SizeIs(1));
@@ -255,7 +256,7 @@ TEST_F(RoundMovesTest, OfWhatCountsForNothingTheMeanIsZero) {
   for (std::uint32_t w : {0u, 1u}) {
     msg::Sealed nothing = SealedOf(PartIndex(0), 4 * w, 4 * w + 4);
     nothing.divisor = 0;
-    ASSERT_TRUE(rounds_->On(At(w), nothing).ok());
+    ASSERT_TRUE(rounds_->OnSealed(At(w), nothing).ok());
   }
   Advance();
   const std::vector<msg::Commit> commits = Sent<msg::Commit>(0);
@@ -274,17 +275,17 @@ TEST_F(RoundMovesTest, MetricsAreOfThePartAndBounded) {
            {{"twice", Reduction::kSum, 1, 0}, {"twice", Reduction::kSum, 1, 0}}}) {
     msg::Sealed wrong = SealedOf(PartIndex(0), 0, 4);
     wrong.metrics = metrics;
-    EXPECT_FALSE(rounds_->On(At(0), wrong).ok()) << metrics.front().name;
+    EXPECT_FALSE(rounds_->OnSealed(At(0), wrong).ok()) << metrics.front().name;
   }
   many.resize(kMaxMetrics);
   msg::Sealed right = SealedOf(PartIndex(0), 0, 4);
   right.metrics = many;
-  EXPECT_TRUE(rounds_->On(At(0), right).ok());
+  EXPECT_TRUE(rounds_->OnSealed(At(0), right).ok());
   // No worker knows how many the others have: it is no fault of its own.
   msg::Sealed other = SealedOf(PartIndex(0), 4, 8);
   other.metrics = {{"another", Reduction::kSum, 1, 0}, {"0", Reduction::kSum, 2, 0}};
   actions_.clear();
-  EXPECT_TRUE(rounds_->On(At(1), other).ok());
+  EXPECT_TRUE(rounds_->OnSealed(At(1), other).ok());
   ASSERT_THAT(actions_, SizeIs(1));
   EXPECT_THAT(std::get<LogLine>(actions_[0]).text, ::testing::HasSubstr("another of worker 1"));
   Advance();
@@ -299,7 +300,7 @@ TEST_F(RoundMovesTest, LossesThatAreTooLargeTogetherEndTheJob) {
   for (std::uint32_t w : {0u, 1u}) {
     msg::Sealed large = SealedOf(PartIndex(0), 4 * w, 4 * w + 4);
     large.loss_sum = 1e308;
-    ASSERT_TRUE(rounds_->On(At(w), large).ok());
+    ASSERT_TRUE(rounds_->OnSealed(At(w), large).ok());
   }
   Decision decision = rounds_->Decide();
   ASSERT_EQ(decision.kind, Decision::Kind::kCommit);
@@ -311,8 +312,8 @@ TEST_F(RoundMovesTest, LossesThatAreTooLargeTogetherEndTheJob) {
 TEST_F(RoundMovesTest, AUnitThatWasGivenAwayIsNotSealedByItsFormerHolder) {
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
-  ASSERT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
-  EXPECT_FALSE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
+  EXPECT_FALSE(rounds_->OnSealed(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
 }
 
 TEST_F(RoundMovesTest, WhoDoesNotGiveBackInTimeIsFenced) {
@@ -324,10 +325,10 @@ TEST_F(RoundMovesTest, WhoDoesNotGiveBackInTimeIsFenced) {
   ASSERT_THAT(Sent<msg::Assign>(1), SizeIs(1));
   EXPECT_THAT(Sent<msg::Assign>(1)[0].units, SizeIs(4));
   // What it says of the round counts for nothing, and is no crime: it may not know yet.
-  EXPECT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
-  EXPECT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 2, 1, false}).ok());
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 0, 4)).ok());
+  EXPECT_TRUE(rounds_->OnSealed(At(0), SealedOf(PartIndex(0), 0, 4)).ok());
+  EXPECT_TRUE(rounds_->OnRevoked(At(0), msg::Revoked{RoundId(0), 2, 1, false}).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(1), 0, 4)).ok());
   Advance();
   ASSERT_THAT(Sent<msg::Commit>(1), SizeIs(1));
   EXPECT_THAT(Sent<msg::Commit>(1)[0].parts, SizeIs(2));
@@ -351,11 +352,11 @@ TEST_F(RoundMovesTest, NonsenseIsNotCarriedOut) {
 }
 
 TEST_F(RoundMovesTest, NothingIsGivenBehindTheSecondPart) {
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
-  ASSERT_TRUE(rounds_->On(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(0), msg::Revoked{RoundId(0), 3, 1, false}).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(1), 3, 4)).ok());
   proposals_.moves = {{WorkerId(0), WorkerId(1), 1}};
   Advance();
   EXPECT_THAT(Sent<msg::Revoke>(0), SizeIs(0));
@@ -364,13 +365,13 @@ TEST_F(RoundMovesTest, NothingIsGivenBehindTheSecondPart) {
 TEST_F(RoundMovesTest, SeveralAssignsInARowGoToOneHelper) {
   Move(0, 1, 1);
   Move(0, 1, 1);
-  ASSERT_TRUE(rounds_->On(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), SealedOf(PartIndex(0), 4, 8)).ok());
   Move(0, 1, 1);
   EXPECT_EQ(open().Share(WorkerId(1))->queue.size(), 7u);
   msg::Sealed rest = SealedOf(PartIndex(1), 1, 4);
   std::reverse(rest.units.begin(), rest.units.end());
-  ASSERT_TRUE(rounds_->On(At(1), rest).ok());
-  ASSERT_TRUE(rounds_->On(At(0), SealedOf(PartIndex(0), 0, 1)).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(1), rest).ok());
+  ASSERT_TRUE(rounds_->OnSealed(At(0), SealedOf(PartIndex(0), 0, 1)).ok());
   Advance();
   ASSERT_THAT(Sent<msg::Commit>(0), SizeIs(1));
   EXPECT_EQ(Sent<msg::Commit>(0)[0].samples, 8u);
@@ -380,7 +381,7 @@ TEST_F(RoundMovesTest, WhatComesTooLateIsRefusedAndGoesElsewhere) {
   const std::uint32_t first = Move(0, 1, 1);   // unit 3, to position 4
   const std::uint32_t second = Move(0, 1, 1);  // unit 2, to position 5
   // It took the first one as the last of its second part, and refuses the second one.
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
   // Back to who has room: its former holder.
   Advance();
@@ -389,7 +390,7 @@ TEST_F(RoundMovesTest, WhatComesTooLateIsRefusedAndGoesElsewhere) {
   EXPECT_THAT(Sent<msg::Assign>(1), SizeIs(0));
   // Nothing is given to who has refused, and each refusal counts once.
   EXPECT_FALSE(open().Share(WorkerId(1))->HasRoom());
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
   EXPECT_TRUE(open().unassigned().empty());
   EXPECT_NE(first, second);
@@ -400,12 +401,12 @@ TEST_F(RoundMovesTest, ARefusalIsOfItsAssignAloneAndBothEndsCountAlike) {
   const std::uint32_t second = Move(0, 1, 1);  // unit 2, to position 5
   // The worker cannot have refused the first one and know of the second: that begins where the
   // first one would have.
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, first, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 4, first, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue,
               ElementsAre(UnitIndex(4), UnitIndex(5), UnitIndex(6), UnitIndex(7), UnitIndex(2)));
-  EXPECT_FALSE(
-      rounds_->On(At(1), msg::Revoked{RoundId(0), 5, second, false}).ok());  // that is another one
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, second, false}).ok());
+  EXPECT_FALSE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 5, second, false})
+                   .ok());  // that is another one
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 4, second, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(4));
 }
 
@@ -417,15 +418,15 @@ TEST_F(RoundMovesTest, AnAnswerIsToItsOrderOnly) {
   const msg::Revoke revoke = Sent<msg::Revoke>(1)[0];
   EXPECT_EQ(revoke.from, 4u);
   // An old answer, of the same round in an earlier plan.
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 0, 77, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 0, 77, false}).ok());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(5));
   // The Assign was refused before the Revoke was seen: the answer gives nothing more.
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, revoke.order - 1, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 4, revoke.order - 1, false}).ok());
   EXPECT_TRUE(open().Share(WorkerId(1))->revoke.has_value());
-  ASSERT_TRUE(rounds_->On(At(1), msg::Revoked{RoundId(0), 4, revoke.order, false}).ok());
+  ASSERT_TRUE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 4, revoke.order, false}).ok());
   EXPECT_FALSE(open().Share(WorkerId(1))->revoke.has_value());
   EXPECT_THAT(open().Share(WorkerId(1))->queue, SizeIs(4));
-  EXPECT_FALSE(rounds_->On(At(1), msg::Revoked{RoundId(0), 0, 0, false}).ok() &&
+  EXPECT_FALSE(rounds_->OnRevoked(At(1), msg::Revoked{RoundId(0), 0, 0, false}).ok() &&
                open().Share(WorkerId(1))->queue.size() < 4);  // the plan cannot be refused
 }
 

@@ -69,7 +69,7 @@ TEST_F(StateStreamsTest, NoMoreIsUnderWayThanTheBound) {
     for (const auto& [w, sent] : Sent()) {
       if (sent == taken[w]) continue;
       taken[w] = std::min(sent, taken[w] + (1u << 20) * (1 + w % 3));
-      ASSERT_TRUE(streams_.On(At(w), msg::CheckpointTaken{taken[w]}).ok());
+      ASSERT_TRUE(streams_.OnCheckpointTaken(At(w), msg::CheckpointTaken{taken[w]}).ok());
     }
   }
   EXPECT_EQ(most, StateStreams::kAtOnce);
@@ -81,9 +81,9 @@ TEST_F(StateStreamsTest, NoMoreIsUnderWayThanTheBound) {
 
 TEST_F(StateStreamsTest, WhoTakesNothingIsOutAndItsPlaceIsFree) {
   for (std::uint32_t w = 0; w < kWorkers; ++w) streams_.Begin(At(w));
-  ASSERT_TRUE(streams_.On(At(0), msg::CheckpointTaken{1000}).ok());
+  ASSERT_TRUE(streams_.OnCheckpointTaken(At(0), msg::CheckpointTaken{1000}).ok());
   Edit(job_.now) += std::chrono::seconds(9);
-  ASSERT_TRUE(streams_.On(At(1), msg::CheckpointTaken{1}).ok());
+  ASSERT_TRUE(streams_.OnCheckpointTaken(At(1), msg::CheckpointTaken{1}).ok());
   Edit(job_.now) += std::chrono::seconds(1);
   streams_.Tick();
   ASSERT_EQ(job_.leaving().size(), StateStreams::kAtOnce - 1);  // those that wait are not judged
@@ -98,11 +98,13 @@ TEST_F(StateStreamsTest, WhoTakesNothingIsOutAndItsPlaceIsFree) {
 }
 
 TEST_F(StateStreamsTest, WhatWasNotSentCannotBeTaken) {
-  EXPECT_FALSE(streams_.On(At(0), msg::CheckpointTaken{0}).ok());
+  EXPECT_FALSE(streams_.OnCheckpointTaken(At(0), msg::CheckpointTaken{0}).ok());
   streams_.Begin(At(0));
-  EXPECT_FALSE(streams_.On(At(0), msg::CheckpointTaken{StateStreams::kBytesUnderWay + 1}).ok());
-  ASSERT_TRUE(streams_.On(At(0), msg::CheckpointTaken{10}).ok());
-  EXPECT_FALSE(streams_.On(At(0), msg::CheckpointTaken{9}).ok());
+  EXPECT_FALSE(
+      streams_.OnCheckpointTaken(At(0), msg::CheckpointTaken{StateStreams::kBytesUnderWay + 1})
+          .ok());
+  ASSERT_TRUE(streams_.OnCheckpointTaken(At(0), msg::CheckpointTaken{10}).ok());
+  EXPECT_FALSE(streams_.OnCheckpointTaken(At(0), msg::CheckpointTaken{9}).ok());
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class StuckRoundTest : public ::testing::Test {
         const std::uint32_t unit = 4 * worker + i;
         sealed.units.push_back({{UnitIndex(unit), {unit, unit + 1}}, 0, 1});
       }
-      ASSERT_TRUE(rounds_->On(At(worker), sealed).ok());
+      ASSERT_TRUE(rounds_->OnSealed(At(worker), sealed).ok());
       Advance();
     }
     ASSERT_THAT(LastSent<msg::Commit>()->owners.owners, SizeIs(only_owner ? 1 : 2));
@@ -55,7 +55,8 @@ class StuckRoundTest : public ::testing::Test {
   Member& At(std::uint32_t worker) { return job_->members.at(WorkerId(worker)); }
   void Advance() { AdvanceRounds(job_.get(), rounds_.get(), &closed_); }
   void Publish(std::uint32_t worker, std::uint32_t attempt = 0) {
-    ASSERT_TRUE(rounds_->On(At(worker), msg::Published{RoundId(0), Attempt(attempt)}).ok());
+    ASSERT_TRUE(
+        rounds_->OnPublished(At(worker), msg::Published{RoundId(0), Attempt(attempt)}).ok());
     Advance();
   }
   // To the last question.
@@ -63,8 +64,8 @@ class StuckRoundTest : public ::testing::Test {
     const auto asked = LastSent<msg::FenceAttempt>();
     ASSERT_TRUE(asked);
     ASSERT_TRUE(rounds_
-                    ->On(At(worker), msg::HoldAnswer{asked->term, asked->round, asked->attempt,
-                                                     holds, asked->order})
+                    ->OnHoldAnswer(At(worker), msg::HoldAnswer{asked->term, asked->round,
+                                                               asked->attempt, holds, asked->order})
                     .ok());
     Advance();
   }
@@ -163,7 +164,7 @@ TEST_F(StuckRoundTest, AHolderThatDoesNotApplyWhatItHoldsIsOut) {
 TEST_F(StuckRoundTest, WhoeverAppliedItFirstIsLost) {
   Commit(0);
   Publish(0);
-  ASSERT_TRUE(rounds_->On(At(1), msg::Applied{RoundId(0), Attempt(0), 0, 0, 0}).ok());
+  ASSERT_TRUE(rounds_->OnApplied(At(1), msg::Applied{RoundId(0), Attempt(0), 0, 0, 0}).ok());
   job_->members.Free(At(1), job_->now());
   rounds_->OnOut(At(1).id, "test");
   Advance();
