@@ -323,15 +323,15 @@ bool Coordinator::AwaitsLevel() {
   }
   // Who was behind has given up what it held.
   const bool may_return = !rounds_.holders().any();
-  if (may_return && joining_.BelieveBehind()) {
+  if (may_return && joining_.ReadmitApplied()) {
     nobody_live_since_.reset();
     return false;
   }
   if (!nobody_live_since_) nobody_live_since_ = job_.now();
   if (may_return) joining_.AskBehind();
-  const bool hope = may_return && (joining_.MayBecomeLevel() || joining_.MayBeBelieved());
+  const bool hope = may_return && (joining_.MayBecomeLevel() || joining_.MayReadmit());
   if (hope && job_.now() < *nobody_live_since_ + job_.bounds.Survivor()) return true;
-  if (may_return && joining_.BelieveBefore()) {
+  if (may_return && joining_.ReadmitDenied()) {
     nobody_live_since_.reset();
     return false;
   }

@@ -41,7 +41,7 @@ bool MayBecome(MemberState from, MemberState to) {
       return from == kReady;
     case kCatchingUp:
       return from == kForming || IsBehind(from);
-    case kLive:  // of those behind the ones that are believed
+    case kLive:  // a member that is behind may be readmitted
       return from == kForming || from == kCatchingUp || from == kBehindApplied ||
              from == kBehindDenied;
     case kBehind:

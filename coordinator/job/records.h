@@ -203,8 +203,8 @@ std::string_view Name(Phase phase);
 //     `----------`---------`-----> applied
 //     `----------`---------`----------`-----> in doubt
 //
-// Where nobody is live, denied and applied may be believed and become live. Any state may become
-// lost.
+// While nobody is live, members in denied or applied may be readmitted as live. Any state may
+// become lost.
 enum class MemberState : std::uint8_t {
   kJoining,     // has been welcomed
   kReady,       // has its data and transports open; waits to be formed

@@ -222,11 +222,11 @@ bool Joining::MayBecomeLevel() const {
 // them; in doubt is only whether they are those of everybody. With nobody live left no other
 // attempt of the round can have been applied by anybody who counts, so they are, when they contain
 // the one that is committed (I1). What it held of the open round was given away.
-bool Joining::BelieveBehind() {
+bool Joining::ReadmitApplied() {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
   LOCKSTEP_CHECK(job_->members.CountLive() == 0,
-                 "I1: one that is behind is believed before others");
+                 "I1: a member that is behind is readmitted while others are live");
   const std::pair truth(committed->round(), committed->commit().attempt);
   bool any = false;
   for (Member& member : job_->members.all()) {
@@ -237,13 +237,13 @@ bool Joining::BelieveBehind() {
     MakeLive(member, truth.first.Next());
     any = true;
   }
-  if (any) rounds_->OnBelieved();
+  if (any) rounds_->OnReadmitted();
   return any;
 }
 
 // It is behind for its silence alone, and all closed rounds are in its parameters; of the committed
 // one, by what it has said so far, no attempt.
-bool Joining::MayBeBefore(const Member& member, RoundId committed) {
+bool Joining::LacksCommitted(const Member& member, RoundId committed) {
   return member.connected() && member.behind() && member.state != MemberState::kBehindInDoubt &&
          member.state != MemberState::kBehindApplied && member.next == committed;
 }
@@ -251,11 +251,12 @@ bool Joining::MayBeBefore(const Member& member, RoundId committed) {
 // What it says in answer comes after what it says of the attempts that it knew. Of those before the
 // last one it has promised the same when they were given up.
 void Joining::AskBehind() {
-  LOCKSTEP_CHECK(job_->members.CountLive() == 0, "I1: one that is behind is asked before others");
+  LOCKSTEP_CHECK(job_->members.CountLive() == 0, "I1: a member behind is asked before live ones");
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return;
   for (Member& member : job_->members.all()) {
-    if (!MayBeBefore(member, committed->round()) || member.state != MemberState::kBehind) continue;
+    if (!LacksCommitted(member, committed->round()) || member.state != MemberState::kBehind)
+      continue;
     const bool told = member.told && member.told->first == committed->round();
     job_->members.SetState(member, MemberState::kBehindAsked, job_->now());
     member.fence_order = job_->NextOrder();
@@ -267,15 +268,15 @@ void Joining::AskBehind() {
 
 // Nobody who counts has the committed round, and those who have all before it have promised that
 // they do not apply the attempt that they know: so it can be given up, and computed again (I1).
-bool Joining::BelieveBefore() {
+bool Joining::ReadmitDenied() {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
   LOCKSTEP_CHECK(job_->members.CountLive() == 0,
-                 "I1: one that is behind is believed before others");
+                 "I1: a member that is behind is readmitted while others are live");
   const RoundId round = committed->round();
   bool any = false;
   for (Member& member : job_->members.all()) {
-    if (!MayBeBefore(member, round) || member.state != MemberState::kBehindDenied) continue;
+    if (!LacksCommitted(member, round) || member.state != MemberState::kBehindDenied) continue;
     job_->Log(LogLevel::kWarning, "worker {} was behind and has the parameters before round {}",
               member.id.worker, round);
     MakeLive(member, round);
@@ -285,7 +286,7 @@ bool Joining::BelieveBefore() {
   return any;
 }
 
-bool Joining::MayBeBelieved() const {
+bool Joining::MayReadmit() const {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
   return std::ranges::any_of(job_->members.all(), [&](const Member& member) {
@@ -293,7 +294,7 @@ bool Joining::MayBeBelieved() const {
     return member.state != MemberState::kBehindInDoubt &&
            member.state != MemberState::kBehindDenied &&
            (std::ranges::binary_search(committed->commit().members, member.id) ||
-            MayBeBefore(member, committed->round()));
+            LacksCommitted(member, committed->round()));
   });
 }
 

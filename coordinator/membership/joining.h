@@ -44,15 +44,15 @@ class Joining {
   // Somebody was told to copy and has not said how that ended: it may be level by now.
   bool MayBecomeLevel() const;
   // Nobody is live, and somebody behind may have what the others had: true when it is live again.
-  bool BelieveBehind();
+  bool ReadmitApplied();
   // Nobody is live: who is behind, and may have all closed rounds, is asked whether it can promise
   // not to apply the committed one. Once each.
   void AskBehind();
   // Nobody has what the others had, and somebody behind has promised that: true when it is live
   // again, and the committed round is to be computed again.
-  bool BelieveBefore();
+  bool ReadmitDenied();
   // One that is behind may still say what it has.
-  bool MayBeBelieved() const;
+  bool MayReadmit() const;
   void CheckInvariants() const;
   // Its deadlines are long: that it is called at each of liveness' periods will do. True: somebody
   // is in who was not.
@@ -101,7 +101,7 @@ class Joining {
   // There are some who have the parameters, and it reaches none of them.
   bool IsCutOff(const Member& member) const;
   void MakeLive(Member& member, RoundId next);
-  static bool MayBeBefore(const Member& member, RoundId committed);
+  static bool LacksCommitted(const Member& member, RoundId committed);
 
   Job* job_;
   Pipeline* rounds_;

@@ -100,7 +100,7 @@ class CommittedRound {
   // A member is live now, or is not any more.
   void CountToApply();
   // A live member is past the round that was not: its attempt stands.
-  void OnBelieved();
+  void OnReadmitted();
   // All who took part are out, and nobody who is live has it: there is nobody to ask.
   void GiveUp(const std::string& why);
   // Two do not reach each other. `broken`: how many broken edges each of `members` has, by slot.

@@ -186,10 +186,10 @@ bool CommittedRound::IsInParameters() {
 
 // Without this the round would stay stalled, and who came would join at it: past it by what it
 // copied, and without the plan of the round that is open.
-void CommittedRound::OnBelieved() {
+void CommittedRound::OnReadmitted() {
   if (!failing_over()) return;
   const bool stands = IsInParameters();
-  LOCKSTEP_CHECK(stands, "I1: nobody is past round {}, which somebody is believed to have",
+  LOCKSTEP_CHECK(stands, "I1: nobody is past round {}, and a member was readmitted for it",
                  round());
 }
 

@@ -221,8 +221,8 @@ void Pipeline::OnLevel() {
 // The committed round stands, whoever was asked for its sums: who comes now copies what is after
 // it, and hears the plan of the round behind it. Whatever was computed for that is void, and its
 // samples stay out.
-void Pipeline::OnBelieved() {
-  if (committed_) committed_->OnBelieved();
+void Pipeline::OnReadmitted() {
+  if (committed_) committed_->OnReadmitted();
   if (open_) open_->PlanAnew(open_->work().owners().version + 1);
 }
 

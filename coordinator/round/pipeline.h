@@ -97,7 +97,7 @@ class Pipeline {
   void NoteAbsence(const Member& member);  // it goes away, or is back
   // Somebody who is live now has the committed round in its parameters, and nobody else does. Of
   // the open round nothing is left, though it may think that it has units of it.
-  void OnBelieved();
+  void OnReadmitted();
   // Nobody who is live has the committed round, or can get it: it is computed again, by who is live
   // now.
   void GiveUpCommitted(const std::string& why);
