@@ -322,7 +322,7 @@ bool Coordinator::AwaitsLevel() {
     return false;
   }
   // Who was behind has given up what it held.
-  const bool may_return = !rounds_.holders().any();
+  const bool may_return = !rounds_.replicas().any();
   if (may_return && joining_.ReadmitApplied()) {
     nobody_live_since_.reset();
     return false;

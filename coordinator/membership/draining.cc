@@ -40,7 +40,7 @@ Result<std::string> Draining::Request(WorkerId worker) {
 
 bool Draining::Needed(const Member& member) const {
   if (!member.live()) return false;
-  if (rounds_->holders().Needed(member.id)) return true;
+  if (rounds_->replicas().Needed(member.id)) return true;
   const WorkerId worker = member.id.worker;
   if (const OpenRound* open = rounds_->open()) {
     const RoundWork& work = open->work();
@@ -63,7 +63,7 @@ void Draining::Advance() {
       any_asked_ = true;
       continue;
     }
-    LOCKSTEP_CHECK(!rounds_->holders().Needed(member.id) || !member.live(),
+    LOCKSTEP_CHECK(!rounds_->replicas().Needed(member.id) || !member.live(),
                    "worker {} is told to leave with the last copy of a shard", member.id.worker);
     member.told_to_leave = true;
     job_->Send(member, msg::AskToLeave{"it was asked to leave"});

@@ -171,7 +171,7 @@ Member* Joining::ChooseDonor(const Member& member, RoundId at,
     if (!donor.live() || donor.id == member.id) continue;
     // It must hold all rounds whose commits the other will not get. Where shards have holders, who
     // comes back takes the parameters from all of these.
-    if (!rounds_->holders().any() && donor.next < at) continue;
+    if (!rounds_->replicas().any() && donor.next < at) continue;
     if (job_->members.Broken(donor.id.worker, member.id.worker)) continue;
     if (best == nullptr || cost(donor) < cost(*best)) best = &donor;
   }
@@ -180,7 +180,7 @@ Member* Joining::ChooseDonor(const Member& member, RoundId at,
 
 bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   // Each needs what each other one holds.
-  if (rounds_->holders().any() && job_->members.BrokenEdges(member.id.worker) > 0) return false;
+  if (rounds_->replicas().any() && job_->members.BrokenEdges(member.id.worker) > 0) return false;
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
   Member* donor = ChooseDonor(member, *at, not_from);

@@ -22,25 +22,25 @@ Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
       from_(job->now()),
       patience_(copies ? job->bounds.Publication() : job->bounds.Holding()) {
   for (const ShardHolders& shard : commit.owners.holders) {
-    for (const MemberId& id : shard.members) holders_.push_back({id});
+    for (const MemberId& id : shard.members) replicas_.push_back({id});
   }
-  std::ranges::sort(holders_, {}, &Holder::id);
-  const auto same = [](const Holder& a, const Holder& b) { return a.id == b.id; };
-  holders_.erase(std::unique(holders_.begin(), holders_.end(), same), holders_.end());
-  awaited_ = static_cast<std::uint32_t>(holders_.size());
+  std::ranges::sort(replicas_, {}, &Replica::id);
+  const auto same = [](const Replica& a, const Replica& b) { return a.id == b.id; };
+  replicas_.erase(std::unique(replicas_.begin(), replicas_.end(), same), replicas_.end());
+  awaited_ = static_cast<std::uint32_t>(replicas_.size());
   for (const MemberId& id : commit.members) members_.push_back(id.worker);
   stuck_from_ = job->now() + (copies ? job->bounds.Copy() : job->bounds.Stuck());
 }
 
 bool Barrier::Holds(const MemberId& member) const {
-  return std::ranges::binary_search(holders_, member, {}, &Holder::id);
+  return std::ranges::binary_search(replicas_, member, {}, &Replica::id);
 }
 
 Result<bool> Barrier::OnHeld(const MemberId& from) {
-  const auto holder = std::ranges::lower_bound(holders_, from, {}, &Holder::id);
-  if (holder == holders_.end() || holder->id != from) return Violation("holds what it need not");
-  if (holder->held) return false;
-  holder->held = true;
+  const auto replica = std::ranges::lower_bound(replicas_, from, {}, &Replica::id);
+  if (replica == replicas_.end() || replica->id != from) return Violation("holds what it need not");
+  if (replica->held) return false;
+  replica->held = true;
   LOCKSTEP_CHECK(awaited_ > 0, "worker {} holds its shards and is not awaited", from.worker);
   if (--awaited_ > 0) return false;
   Begin(job_->bounds.Taking());
@@ -75,14 +75,14 @@ std::vector<WorkerId> Barrier::Silent() const {
 
 // Whatever it says, no more than there is can be copied.
 void Barrier::OnCopied(const MemberId& from, std::uint64_t values) {
-  const auto holder = std::ranges::lower_bound(holders_, from, {}, &Holder::id);
+  const auto replica = std::ranges::lower_bound(replicas_, from, {}, &Replica::id);
   const std::uint64_t all =
       (1 + std::uint64_t{job_->agreed().state_tensors}) * job_->agreed().parameter_count;
-  if (holder == holders_.end() || holder->id != from || holder->held || values <= holder->copied ||
-      values > all) {
+  if (replica == replicas_.end() || replica->id != from || replica->held ||
+      values <= replica->copied || values > all) {
     return;
   }
-  holder->copied = values;
+  replica->copied = values;
   stuck_from_ = std::max(stuck_from_, job_->now() + job_->bounds.Copy());
 }
 
@@ -100,15 +100,15 @@ Barrier::Decision Barrier::OnDeadline() {
   if (!pinged_at_) return Ping();
   Decision decision;
   decision.silent = Silent();
-  for (const Holder& holder : holders_) {
-    if (std::ranges::find(decision.silent, holder.id.worker) != decision.silent.end()) {
-      decision.blamed.push_back(holder.id.worker);
+  for (const Replica& replica : replicas_) {
+    if (std::ranges::find(decision.silent, replica.id.worker) != decision.silent.end()) {
+      decision.blamed.push_back(replica.id.worker);
     }
   }
   if (!decision.blamed.empty()) return decision;
   if (++extensions_ >= kExtensions && job_->now() >= stuck_from_) {
-    for (const Holder& holder : holders_) {
-      if (!holder.held) decision.blamed.push_back(holder.id.worker);
+    for (const Replica& replica : replicas_) {
+      if (!replica.held) decision.blamed.push_back(replica.id.worker);
     }
     return decision;
   }
@@ -127,10 +127,10 @@ Barrier::Decision Barrier::OnTakingDeadline() {
 
 std::string Barrier::Waiting() const {
   std::string text;
-  for (const Holder& holder : holders_) {
-    if (holder.held) continue;
+  for (const Replica& replica : replicas_) {
+    if (replica.held) continue;
     text += fmt::format("{}{}", text.empty() ? "waiting for the sums at worker " : ", ",
-                        holder.id.worker);
+                        replica.id.worker);
   }
   return text;
 }

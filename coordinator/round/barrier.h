@@ -53,7 +53,7 @@ class Barrier {
   std::string Waiting() const;
 
  private:
-  struct Holder {
+  struct Replica {
     MemberId id;
     bool held = false;
     std::uint64_t copied = 0;
@@ -65,7 +65,7 @@ class Barrier {
   std::vector<WorkerId> Silent() const;
 
   const Job* job_;
-  std::vector<Holder> holders_;    // ascending
+  std::vector<Replica> replicas_;  // ascending
   std::vector<WorkerId> members_;  // of the attempt
   std::uint32_t awaited_ = 0;
   Time from_;

@@ -54,7 +54,7 @@ Status BrokenEdges::OnUnreachable(Member& from, const msg::Unreachable& message)
 // In a tie a member that is not live goes, then the highest id: never the last one that has the
 // parameters.
 std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> members,
-                                                    const Holders& holders) const {
+                                                    const StateReplicas& replicas) const {
   if (!job_->members.AnyBroken()) return std::nullopt;
   Found found;
   found.counts.resize(job_->members.slots());
@@ -70,7 +70,7 @@ std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> me
     for (const Member& other : job_->members.all()) {
       to_live += other.live() && job_->members.Broken(id.worker, other.id.worker) ? 1 : 0;
     }
-    const std::tuple misses(!holders.Needed(id), to_live, !job_->members.at(id.worker).live());
+    const std::tuple misses(!replicas.Needed(id), to_live, !job_->members.at(id.worker).live());
     if (worst != nullptr && misses < most) continue;
     worst = &id;
     most = misses;
@@ -83,13 +83,13 @@ std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> me
 // A member that is put out comes back once it reaches all. With holders it is put behind instead,
 // and sooner: it stays connected, and copies the parameters when the link is there again.
 bool BrokenEdges::PutOut(const Found& found, std::span<const MemberId> eligible,
-                         const Holders& holders) {
+                         const StateReplicas& replicas) {
   Member& worst = job_->members.at(found.worst.worker);
   // Each needs what each other one holds, and nobody can do without the last copy of a shard.
-  const bool shared_out = holders.any();
+  const bool shared_out = replicas.any();
   const bool late =
       !found.mending || job_->now() >= job_->edge_broke_at() + job_->timeout / kMending;
-  if (shared_out && found.heard && late && !holders.Needed(found.worst)) {
+  if (shared_out && found.heard && late && !replicas.Needed(found.worst)) {
     SetApart(worst);
     return true;
   }

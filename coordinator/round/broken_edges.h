@@ -16,7 +16,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/job/context.h"
-#include "coordinator/round/holders.h"
+#include "coordinator/round/state_replicas.h"
 
 namespace lockstep::coordinator {
 
@@ -33,9 +33,10 @@ class BrokenEdges {
     bool mending = false;  // a link of theirs is being made again
   };
   // Nothing: all of `members` reach each other.
-  std::optional<Found> Find(std::span<const MemberId> members, const Holders& holders) const;
+  std::optional<Found> Find(std::span<const MemberId> members, const StateReplicas& replicas) const;
   // True: no owner can be had that all reach, so somebody goes, now or once enough is known.
-  bool PutOut(const Found& found, std::span<const MemberId> eligible, const Holders& holders);
+  bool PutOut(const Found& found, std::span<const MemberId> eligible,
+              const StateReplicas& replicas);
   // Those of the candidates that all others reach; all, where there is none.
   std::vector<MemberId> Avoiding(std::vector<MemberId> candidates) const;
 

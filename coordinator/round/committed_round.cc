@@ -30,8 +30,7 @@ CommittedRound::CommittedRound(Job* job, RoundWork work, Sampler before, History
 
 // Here the invariants of a commit are held: a quorum (I5), delivered parts in the order of
 // summation (I3), samples that add up (I2).
-void CommittedRound::BeginAttempt(msg::Commit commit, bool copies,
-                                  const coordinator::Holders& holders) {
+void CommittedRound::BeginAttempt(msg::Commit commit, bool copies, const StateReplicas& replicas) {
   LOCKSTEP_CHECK(!commit.parts.empty() && job_->members.CountPresent() >= job_->min_workers(),
                  "I5: round {} is committed over nothing or without a quorum", commit.round);
   LOCKSTEP_CHECK(!history_.attempts.empty() && history_.attempts.back().attempt == commit.attempt,
@@ -44,10 +43,10 @@ void CommittedRound::BeginAttempt(msg::Commit commit, bool copies,
   publication_ = Publication(job_, commit_);
   barrier_.reset();
   if (!commit_.owners.holders.empty()) barrier_.emplace(job_, commit_, copies);
-  state_holders_ = &holders;
+  state_replicas_ = &replicas;
   not_finite_.clear();
   answers_missing_ = 0;
-  holders_.clear();
+  sum_holders_.clear();
   phase_ = Phase::kPublishing;
   std::uint64_t samples = 0;
   for (std::size_t i = 0; i < commit_.parts.size(); ++i) {
@@ -75,8 +74,8 @@ void CommittedRound::BeginAttempt(msg::Commit commit, bool copies,
 // Every change of phase comes through here, but for a new attempt and Close.
 void CommittedRound::Enter(Phase phase) {
   LOCKSTEP_CHECK(phase_ != Phase::kClosed, "round {} is closed", round());
-  LOCKSTEP_CHECK((phase == Phase::kFromHolders) == !holders_.empty(),
-                 "round {}: {} holders in phase {}", round(), holders_.size(),
+  LOCKSTEP_CHECK((phase == Phase::kFromHolders) == !sum_holders_.empty(),
+                 "round {}: {} holders in phase {}", round(), sum_holders_.size(),
                  static_cast<int>(phase));
   phase_ = phase;
 }
@@ -162,7 +161,7 @@ Status CommittedRound::OnPublished(Member& from, const msg::Published& message) 
 Status CommittedRound::OnNotFinite(const Member& from, const msg::NotFinite& message) {
   if (message.attempt > commit_.attempt) return Violation("looked at an attempt to come");
   if (message.attempt < commit_.attempt || phase_ == Phase::kStalled) return {};
-  if (!Holders().empty() || phase_ == Phase::kFromHolders || (barrier_ && barrier_->decided())) {
+  if (!SumHolders().empty() || phase_ == Phase::kFromHolders || (barrier_ && barrier_->decided())) {
     return Violation("found what others hold not finite");
   }
   std::string why;
@@ -263,7 +262,7 @@ void CommittedRound::TryAgain(const std::string& why) {
   Enter(Phase::kStalled);
 }
 
-void CommittedRound::JudgeHolders() {
+void CommittedRound::JudgeReplicas() {
   const Barrier::Decision decision = barrier_->OnDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
   TellSilent(decision.silent);
@@ -281,7 +280,7 @@ void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& si
   if (commit_.attempt == Attempt(0) || publication_.complete()) return;
   std::vector<MemberId> members;
   for (const WorkerId worker : silent) members.push_back(job_->members.at(worker).id);
-  if (state_holders_ == nullptr || !state_holders_->AllBeside(members)) return;
+  if (state_replicas_ == nullptr || !state_replicas_->AllBeside(members)) return;
   for (const MemberId& id : members) {
     Member* member = job_->members.Find(id);
     if (member == nullptr || !member->live() ||
@@ -296,7 +295,7 @@ void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& si
 
 // They may have said that they have the new parameters, and have stopped since: as they are
 // connected, others would wait for them. The same parameters are to be had elsewhere.
-void CommittedRound::PassOverSilentHolders() {
+void CommittedRound::PassOverSilentReplicas() {
   const Barrier::Decision decision = barrier_->OnTakingDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
   TellSilent(decision.silent);
@@ -346,13 +345,13 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
     }
     return;
   }
-  if (Contains(holders_, member)) {
-    holders_.clear();
+  if (Contains(sum_holders_, member)) {
+    sum_holders_.clear();
     Enter(Phase::kPublishing);
     BeginFailover(fmt::format("worker {}, which held the sums, is out: {}", worker, why));
-  } else if (owned && !stood_in && holders_.empty()) {
+  } else if (owned && !stood_in && sum_holders_.empty()) {
     BeginFailover(fmt::format("worker {}, an owner, is out: {}", worker, why));
-  } else if (holders_.empty() && Contains(commit_.parts, member, &CommittedPart::member)) {
+  } else if (sum_holders_.empty() && Contains(commit_.parts, member, &CommittedPart::member)) {
     if (!commit_.owners.direct()) {
       BeginFailover(fmt::format("worker {}, which passes sums on, is out: {}", worker, why));
     } else if (commit_.attempt.value > 0 && !publication_.complete()) {
@@ -464,11 +463,11 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
       break;
   }
   if (undecided()) {
-    if (job_->now() >= barrier_->Deadline()) JudgeHolders();
+    if (job_->now() >= barrier_->Deadline()) JudgeReplicas();
     return failing_over() ? Outcome::kNobodyHolds : Outcome::kGoesOn;
   }
   if (to_apply_ == 0) return Outcome::kApplied;
-  if (barrier_ && job_->now() >= barrier_->Deadline()) PassOverSilentHolders();
+  if (barrier_ && job_->now() >= barrier_->Deadline()) PassOverSilentReplicas();
   if (barrier_ && !last) return Outcome::kGoesOn;
   if (job_->now() >= GoesOnWithoutAwayFrom()) {
     GoOnWithoutAway();
@@ -517,7 +516,8 @@ bool CommittedRound::TryOnceMore() { return hopeless_attempts_++ < kHopelessAtte
 // those are out, and the others go on.
 void CommittedRound::EvictStuck(const char* what) {
   for (Member& member : job_->members.all()) {
-    if (!MustApply(member) || (!holders_.empty() && !Contains(holders_, member.id))) continue;
+    if (!MustApply(member) || (!sum_holders_.empty() && !Contains(sum_holders_, member.id)))
+      continue;
     job_->Evict(member, fmt::format("nobody has {} round {} for {:.1f} s", what, round(),
                                     Seconds(job_->now() - moved_at_)));
   }
@@ -575,8 +575,8 @@ void CommittedRound::Close() {
 // The phase against the fields, the counts against the slots, and that nobody has applied
 // what it has promised not to apply (I1).
 void CommittedRound::CheckInvariants(bool settled) const {
-  LOCKSTEP_CHECK(closed() || (phase_ == Phase::kFromHolders) == !holders_.empty(),
-                 "round {}: {} holders in phase {}", round(), holders_.size(),
+  LOCKSTEP_CHECK(closed() || (phase_ == Phase::kFromHolders) == !sum_holders_.empty(),
+                 "round {}: {} holders in phase {}", round(), sum_holders_.size(),
                  static_cast<int>(phase_));
   LOCKSTEP_CHECK(
       commit_.round == work_.round() && commit_.attempt == history_.attempts.back().attempt,
@@ -598,7 +598,7 @@ void CommittedRound::CheckInvariants(bool settled) const {
   LOCKSTEP_CHECK(counts.to_apply == to_apply_ && counts.past == past_,
                  "round {}: {} members are to apply it, not {}, and {} are past it, not {}",
                  round(), counts.to_apply, to_apply_, counts.past, past_);
-  for (const MemberId& holder : holders_) {
+  for (const MemberId& holder : sum_holders_) {
     const Member* member = job_->members.Find(holder);
     LOCKSTEP_CHECK(member != nullptr && member->live(),
                    "round {}: worker {} holds its sums and"

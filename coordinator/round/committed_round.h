@@ -38,10 +38,10 @@
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
 #include "coordinator/round/barrier.h"
-#include "coordinator/round/holders.h"
 #include "coordinator/round/publication.h"
 #include "coordinator/round/round_work.h"
 #include "coordinator/round/sampler.h"
+#include "coordinator/round/state_replicas.h"
 
 namespace lockstep::coordinator {
 
@@ -77,8 +77,8 @@ class CommittedRound {
 
   // The commit of an attempt is sent now: everything of the one before is forgotten, but who has
   // been out.
-  // `copies`: as in Barrier. `holders` outlive this.
-  void BeginAttempt(msg::Commit commit, bool copies, const coordinator::Holders& holders);
+  // `copies`: as in Barrier. `replicas` outlives this.
+  void BeginAttempt(msg::Commit commit, bool copies, const StateReplicas& replicas);
   void AddAttempt(AttemptRecord attempt) { history_.attempts.push_back(std::move(attempt)); }
   void SetCarried(std::vector<WorkerId> workers) { history_.carried = std::move(workers); }
 
@@ -195,8 +195,8 @@ class CommittedRound {
 
   // --- with a barrier
   void TryAgain(const std::string& why);
-  void JudgeHolders();
-  void PassOverSilentHolders();
+  void JudgeReplicas();
+  void PassOverSilentReplicas();
   void PutSilentContributorsBehind(const std::vector<WorkerId>& silent);
   // Others are to take what these have from whoever else has it.
   void TellSilent(const std::vector<WorkerId>& silent);
@@ -206,7 +206,7 @@ class CommittedRound {
   // --- the fail-over
   void BeginFailover(const std::string& why);
   bool AskWhoHolds();
-  std::vector<MemberId> Holders() const;
+  std::vector<MemberId> SumHolders() const;
   bool TakeFromHolders();
   void SendToHolder(Member& member, const MemberId& holder);
   void AvoidBrokenHolders();
@@ -239,11 +239,11 @@ class CommittedRound {
   std::optional<Barrier> barrier_;
 
   std::string failover_reason_;
-  Time fenced_at_;                                       // kFencing: since then
-  Time fence_until_;                                     // and answers are awaited until then
-  std::uint32_t answers_missing_ = 0;                    // slots whose answer is kWaiting
-  const coordinator::Holders* state_holders_ = nullptr;  // with barrier_
-  std::vector<MemberId> holders_;  // kFromHolders: the others take the sums from these
+  Time fenced_at_;                                 // kFencing: since then
+  Time fence_until_;                               // and answers are awaited until then
+  std::uint32_t answers_missing_ = 0;              // slots whose answer is kWaiting
+  const StateReplicas* state_replicas_ = nullptr;  // with barrier_
+  std::vector<MemberId> sum_holders_;  // kFromHolders: the others take the sums from these
 };
 
 }  // namespace lockstep::coordinator

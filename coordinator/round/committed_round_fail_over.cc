@@ -34,8 +34,8 @@ void CommittedRound::BeginFailover(const std::string& why) {
 // Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
 // A promise stands; what was answered is not asked again.
 bool CommittedRound::AskWhoHolds() {
-  LOCKSTEP_CHECK(holders_.empty(), "round {}: who holds the sums is asked while worker {} does",
-                 round(), holders_.front().worker);
+  LOCKSTEP_CHECK(sum_holders_.empty(), "round {}: who holds the sums is asked while worker {} does",
+                 round(), sum_holders_.front().worker);
   std::vector<MemberId> asked;
   for (const Member& member : job_->members.all()) {
     // Who has been out since the commit has none of its sums.
@@ -58,7 +58,7 @@ bool CommittedRound::AskWhoHolds() {
 
 // Who is known to hold all sums of the attempt.
 // Also who applied it: it keeps them until the round is closed, and longer once it is named.
-std::vector<MemberId> CommittedRound::Holders() const {
+std::vector<MemberId> CommittedRound::SumHolders() const {
   std::vector<MemberId> holders;
   for (const Member& member : job_->members.all()) {
     const Slot& slot = SlotOf(member.id);
@@ -83,8 +83,8 @@ void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
     --answers_missing_;
   }
   if (slot.answer != Answer::kYes) slot.answer = Answer::kUnasked;
-  if (IsOneOf(holders_, holder)) return;
-  holders_.push_back(holder);
+  if (IsOneOf(sum_holders_, holder)) return;
+  sum_holders_.push_back(holder);
   // Once it has applied the round it would give back others' sums when that is closed.
   Member* named = job_->members.Find(holder);
   if (named != nullptr && named->next > round()) {
@@ -96,9 +96,9 @@ void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
 // Somebody that holds the sums is the truth (I1). Each member is sent to a holder that it reaches;
 // who reaches none cannot follow, and catches up from whoever has applied the round by then.
 bool CommittedRound::TakeFromHolders() {
-  const std::vector<MemberId> holders = Holders();
+  const std::vector<MemberId> holders = SumHolders();
   if (holders.empty()) return false;
-  holders_.clear();
+  sum_holders_.clear();
   for (const MemberId& id : commit_.members) {
     Member* member = job_->members.Find(id);
     if (member == nullptr || !member->exchanging() || member->next > round()) continue;
@@ -118,11 +118,11 @@ bool CommittedRound::TakeFromHolders() {
       job_->PutBehind(*member, "it reaches nobody that holds the sums");
     }
   }
-  Enter(holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
-  if (!holders_.empty()) {
+  Enter(sum_holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
+  if (!sum_holders_.empty()) {
     moved_at_ = job_->now();
     job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round(),
-              commit_.attempt, holders_.front().worker);
+              commit_.attempt, sum_holders_.front().worker);
   }
   return true;
 }
@@ -145,7 +145,7 @@ void CommittedRound::AvoidBrokenEdges(const std::vector<MemberId>& members,
 // the parameters from whoever has applied them. The one that tries may never find out itself: what
 // it asked of a stopped peer stays asked.
 void CommittedRound::AvoidBrokenHolders() {
-  const std::vector<MemberId> holders = Holders();
+  const std::vector<MemberId> holders = SumHolders();
   for (const MemberId& id : commit_.members) {
     Member* member = job_->members.Find(id);
     const std::optional<MemberId> from = SlotOf(id).takes_from;
@@ -194,7 +194,7 @@ void CommittedRound::OnReadmitted() {
 }
 
 void CommittedRound::GiveUp(const std::string& why) {
-  LOCKSTEP_CHECK(!closed() && holders_.empty() && answers_missing_ == 0,
+  LOCKSTEP_CHECK(!closed() && sum_holders_.empty() && answers_missing_ == 0,
                  "round {} is given up while somebody may hold it", round());
   failover_reason_ = why;
   job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);

@@ -179,7 +179,7 @@ Status Pipeline::OnHeld(Member& from, const msg::Held& message) {
   if (!from.live() || round == nullptr) return {};
   const Result<bool> decided = round->OnHeld(from, message);
   if (!decided) return decided.error();
-  if (*decided) planner_.holders().OnDecided(round->commit().owners);
+  if (*decided) planner_.replicas().OnDecided(round->commit().owners);
   return {};
 }
 
@@ -197,8 +197,8 @@ Status Pipeline::OnUnreachable(Member& from, const msg::Unreachable& message) {
 
 // The open round first: a fail-over that begins now finds its units with others already.
 void Pipeline::OnOut(const MemberId& member, const std::string& why) {
-  planner_.holders().OnOut(member);
-  if (const auto shard = planner_.holders().Lost(); shard && lost_state_.empty()) {
+  planner_.replicas().OnOut(member);
+  if (const auto shard = planner_.replicas().Lost(); shard && lost_state_.empty()) {
     lost_state_ = fmt::format(
         "with worker {} the last copy of shard {} of the optimizer's state is lost "
         "(optimizer.replicas = {}): {}",
@@ -312,10 +312,10 @@ Time Pipeline::NextDeadline() const {
 void Pipeline::AvoidBrokenEdges() {
   if (!job_->members.AnyBroken()) return;
   const std::vector<MemberId> members = job_->members.Exchanging();
-  const auto found = edges_.Find(members, holders());
+  const auto found = edges_.Find(members, replicas());
   if (!found) return;
   const RoundId round = open_ ? open_->round() : committed_->round();
-  if (edges_.PutOut(*found, planner_.EligibleFor(round, false), holders())) return;
+  if (edges_.PutOut(*found, planner_.EligibleFor(round, false), replicas())) return;
   if (open_ && !failing_over()) {
     open_->AvoidBrokenEdges(
         found->counts,
@@ -418,8 +418,8 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   committed_->SetCarried(std::move(carried_workers));
   const std::optional<MemberId> gatherer = std::exchange(gathers_, commit.checkpoint_writer);
   if (commit.attempt == Attempt(0)) gathering_ = gatherer.has_value();
-  const bool copies = holders().Copies(commit.owners) || gathering_;
-  committed_->BeginAttempt(std::move(commit), copies, holders());
+  const bool copies = replicas().Copies(commit.owners) || gathering_;
+  committed_->BeginAttempt(std::move(commit), copies, replicas());
 }
 
 // From now on the round is a fact: its record goes to the run directory, its samples are counted.

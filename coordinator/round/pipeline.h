@@ -142,7 +142,7 @@ class Pipeline {
   const CommittedRound* committed() const { return committed_ ? &*committed_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }
   // Where not everybody holds everything (optimizer.replicas).
-  const Holders& holders() const { return planner_.holders(); }
+  const StateReplicas& replicas() const { return planner_.replicas(); }
   // Of which part of the optimizer's state nobody has a copy any more, and why; empty: of none.
   const std::string& lost_state() const { return lost_state_; }
   const AlgorithmChoice& algorithm() const { return planner_.algorithm(); }

@@ -169,8 +169,8 @@ RunBound LeastBound(const Members& members) {
 Planner::Planner(Job* job)
     : job_(job),
       weights_(job->members.slots()),
-      holders_(job->start.config.optimizer.Shards(job->start.workers),
-               job->start.config.optimizer.replicas),
+      replicas_(job->start.config.optimizer.Shards(job->start.workers),
+                job->start.config.optimizer.replicas),
       algorithm_(job->start.config.exchange.algorithm) {}
 
 // Who lags by more than a round would be waited for. In the last round of an epoch, which closes
@@ -463,8 +463,8 @@ OwnerMap Planner::ChooseOwners(RoundId round, std::uint32_t version,
 OwnerMap Planner::Choose(RoundId round, std::uint32_t version, std::span<const MemberId> candidates,
                          bool may_move) {
   NoteMap(round, version);
-  OwnerMap map = holders_.any() ? holders_.Choose(version, candidates, job_->members, may_move)
-                                : weights_.Choose(version, candidates, job_->members);
+  OwnerMap map = replicas_.any() ? replicas_.Choose(version, candidates, job_->members, may_move)
+                                 : weights_.Choose(version, candidates, job_->members);
   if (map.owners != shares_ && !shares_.empty()) {
     job_->Log(LogLevel::kDebug, "round {}, map {}: the sums are shared among {}", round, version,
               SharesText(map.owners));

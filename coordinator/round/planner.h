@@ -17,10 +17,10 @@
 #include "base/time.h"
 #include "coordinator/job/context.h"
 #include "coordinator/round/algorithm_choice.h"
-#include "coordinator/round/holders.h"
 #include "coordinator/round/owner_weights.h"
 #include "coordinator/round/round_work.h"
 #include "coordinator/round/sampler.h"
+#include "coordinator/round/state_replicas.h"
 
 namespace lockstep::coordinator {
 
@@ -84,8 +84,8 @@ class Planner {
   }
 
   // Who holds the optimizer's state, where not everybody does.
-  Holders& holders() { return holders_; }
-  const Holders& holders() const { return holders_; }
+  StateReplicas& replicas() { return replicas_; }
+  const StateReplicas& replicas() const { return replicas_; }
 
   void CheckInvariants() const { weights_.CheckInvariants(); }
 
@@ -116,7 +116,7 @@ class Planner {
 
   Job* job_;
   OwnerWeights weights_;
-  Holders holders_;
+  StateReplicas replicas_;
   AlgorithmChoice algorithm_;
   std::optional<UnitsTold> told_;
   MeasuredLinks links_;

@@ -1,4 +1,4 @@
-#include "coordinator/round/holders.h"
+#include "coordinator/round/state_replicas.h"
 
 #include <algorithm>
 #include <map>
@@ -27,14 +27,14 @@ bool Good(const Members& members, const MemberId& id) {
 
 }  // namespace
 
-std::uint32_t Holders::Load(const MemberId& member) const {
+std::uint32_t StateReplicas::Load(const MemberId& member) const {
   return static_cast<std::uint32_t>(
       std::ranges::count_if(lists_, [&](const List& list) { return Contains(list, member); }));
 }
 
 // A list loses those who are out, and those who had better not hold anything, as long as others
 // can; then it is filled up with those who hold least.
-void Holders::Fill(std::span<const MemberId> candidates, const Members& members) {
+void StateReplicas::Fill(std::span<const MemberId> candidates, const Members& members) {
   std::vector<MemberId> good;
   for (const MemberId& id : candidates) {
     if (Good(members, id)) good.push_back(id);
@@ -69,7 +69,7 @@ void Holders::Fill(std::span<const MemberId> candidates, const Members& members)
 }
 
 // One at a time, and only when all that was to move has: each costs a round the copy of a shard.
-void Holders::MoveOne(std::span<const MemberId> candidates, const Members& members) {
+void StateReplicas::MoveOne(std::span<const MemberId> candidates, const Members& members) {
   for (std::uint32_t s = 0; s < shards_; ++s) {
     for (const MemberId& id : lists_[s]) {
       if (!Contains(has_[s], id)) return;
@@ -96,7 +96,7 @@ void Holders::MoveOne(std::span<const MemberId> candidates, const Members& membe
 }
 
 // Whoever owns a shard goes on to, unless another one that holds it owns less by two.
-void Holders::ChooseOwners(std::span<const MemberId> candidates, const Members& members) {
+void StateReplicas::ChooseOwners(std::span<const MemberId> candidates, const Members& members) {
   std::map<MemberId, std::uint32_t> owned;
   for (const List& list : lists_) ++owned[list.front()];
   const auto cost = [&](const MemberId& id, bool first) {
@@ -114,8 +114,8 @@ void Holders::ChooseOwners(std::span<const MemberId> candidates, const Members& 
   }
 }
 
-OwnerMap Holders::Choose(std::uint32_t version, std::span<const MemberId> candidates,
-                         const Members& members, bool may_move) {
+OwnerMap StateReplicas::Choose(std::uint32_t version, std::span<const MemberId> candidates,
+                               const Members& members, bool may_move) {
   LOCKSTEP_CHECK(any() && !candidates.empty(), "nobody can hold anything");
   if (lists_.empty()) {
     lists_.resize(shards_);
@@ -141,7 +141,7 @@ OwnerMap Holders::Choose(std::uint32_t version, std::span<const MemberId> candid
   return map;
 }
 
-bool Holders::Copies(const OwnerMap& map) const {
+bool StateReplicas::Copies(const OwnerMap& map) const {
   for (std::uint32_t s = 0; s < map.holders.size(); ++s) {
     if (!std::ranges::all_of(map.holders[s].members,
                              [&](const MemberId& id) { return Contains(has_[s], id); })) {
@@ -151,27 +151,27 @@ bool Holders::Copies(const OwnerMap& map) const {
   return false;
 }
 
-void Holders::OnDecided(const OwnerMap& map) {
+void StateReplicas::OnDecided(const OwnerMap& map) {
   for (std::uint32_t s = 0; s < map.holders.size(); ++s) has_[s] = map.holders[s].members;
 }
 
-void Holders::OnOut(const MemberId& member) {
+void StateReplicas::OnOut(const MemberId& member) {
   for (List& list : has_) std::erase(list, member);
 }
 
-std::optional<std::uint32_t> Holders::Lost() const {
+std::optional<std::uint32_t> StateReplicas::Lost() const {
   for (std::uint32_t s = 0; s < has_.size(); ++s) {
     if (has_[s].empty()) return s;
   }
   return std::nullopt;
 }
 
-bool Holders::Needed(const MemberId& member) const {
+bool StateReplicas::Needed(const MemberId& member) const {
   return std::ranges::any_of(
       has_, [&](const List& list) { return list.size() == 1 && list.front() == member; });
 }
 
-bool Holders::AllBeside(std::span<const MemberId> members) const {
+bool StateReplicas::AllBeside(std::span<const MemberId> members) const {
   return std::ranges::all_of(has_, [&](const List& list) {
     return std::ranges::any_of(list, [&](const MemberId& holder) {
       return std::ranges::find(members, holder) == members.end();

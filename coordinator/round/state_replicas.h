@@ -20,10 +20,11 @@
 
 namespace lockstep::coordinator {
 
-class Holders {
+class StateReplicas {
  public:
   // None where everybody holds everything.
-  Holders(std::uint32_t shards, std::uint32_t replicas) : shards_(shards), replicas_(replicas) {}
+  StateReplicas(std::uint32_t shards, std::uint32_t replicas)
+      : shards_(shards), replicas_(replicas) {}
 
   bool any() const { return shards_ > 0; }
 
