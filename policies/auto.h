@@ -1,6 +1,6 @@
 // Policy `auto`: picks what the job's own statistics call for, and says why.
 //
-// A lasting difference (a worker's mean unit time stays apart from the others') is met by shares in
+// A lasting difference (a worker's mean unit time stays away from the others') is met by shares in
 // proportion to speed, as `balance` makes them. A passing one is met within the round, as `flexrr`
 // does. Who takes longer than its samples are worth is left out of the round, as `backup` would
 // (policies/forecast.h). Without stragglers it is `full` with equal shares.

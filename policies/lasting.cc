@@ -9,7 +9,7 @@
 namespace lockstep::policies {
 namespace {
 
-constexpr double kApart = 1.25;        // times the median unit time
+constexpr double kDifferent = 1.25;    // times the median unit time
 constexpr std::uint32_t kLasting = 8;  // rounds in a row
 
 class LastingShares final : public WorkRule {
@@ -35,12 +35,12 @@ class LastingShares final : public WorkRule {
 }  // namespace
 
 void LastingDifference::OnPlanned(std::span<const WorkerView> members) {
-  std::vector<bool> there(apart_.size(), false);
+  std::vector<bool> there(rounds_different_.size(), false);
   for (const WorkerView& member : members) {
     if (member.member.worker.value < there.size()) there[member.member.worker.value] = true;
   }
-  for (std::size_t slot = 0; slot < apart_.size(); ++slot) {
-    if (!there[slot]) apart_[slot] = 0;
+  for (std::size_t slot = 0; slot < rounds_different_.size(); ++slot) {
+    if (!there[slot]) rounds_different_[slot] = 0;
   }
 }
 
@@ -55,19 +55,20 @@ void LastingDifference::OnCommitted(const RoundView& view) {
   const double median = Seconds(*middle);
   for (const WorkerView& worker : view.workers) {
     const std::uint32_t slot = worker.member.worker.value;
-    if (apart_.size() <= slot) apart_.resize(slot + 1, 0);
+    if (rounds_different_.size() <= slot) rounds_different_.resize(slot + 1, 0);
     const double mean = Seconds(worker.unit_time_mean);
     // Wide spread is a worker that is slow at times, not for good. But it says nothing new while
     // the round goes on without it, and that again and again is a lasting difference.
     const bool spread = Seconds(worker.unit_time_deviation) >= mean / 2;
     const bool left_out = worker.level && worker.units_given > 0 && !Computed(worker);
-    const bool slower = mean > median * kApart && (!spread || left_out);
-    const bool faster = mean > 0 && mean < median / kApart && !spread;
-    const bool apart = slower || faster;
-    apart_[slot] = apart ? apart_[slot] + 1 : 0;
+    const bool slower = mean > median * kDifferent && (!spread || left_out);
+    const bool faster = mean > 0 && mean < median / kDifferent && !spread;
+    const bool different = slower || faster;
+    rounds_different_[slot] = different ? rounds_different_[slot] + 1 : 0;
   }
-  // Once on, it stays until nobody is apart. Who is so slow that it had no units is as it was.
-  const std::uint32_t most = apart_.empty() ? 0 : *std::ranges::max_element(apart_);
+  // Once on, it stays while a worker is different. A worker that had no units keeps its count.
+  const std::uint32_t most =
+      rounds_different_.empty() ? 0 : *std::ranges::max_element(rounds_different_);
   uneven_ = most >= kLasting || (uneven_ && most > 0);
 }
 

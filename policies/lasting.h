@@ -23,8 +23,8 @@ class LastingDifference {
   bool uneven() const { return uneven_; }
 
  private:
-  // How many rounds in a row the worker's mean unit time was apart, by slot.
-  std::vector<std::uint32_t> apart_;
+  // By slot: rounds in a row in which the worker's mean unit time differed from the median.
+  std::vector<std::uint32_t> rounds_different_;
   bool uneven_ = false;
 };
 

@@ -101,8 +101,8 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       formation_(&job_),
       rounds_(&job_),
       streams_(&job_),
-      first_parameters_(&job_),
-      joining_(&job_, &rounds_, &streams_, &first_parameters_),
+      initial_broadcast_(&job_),
+      joining_(&job_, &rounds_, &streams_, &initial_broadcast_),
       absences_(&job_, &rounds_, &joining_),
       relinking_(&job_),
       liveness_(&job_),
@@ -112,7 +112,7 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       slowdowns_(&job_),
       draining_(&job_, &rounds_),
       report_(&job_,
-              {&formation_, &rounds_, &first_parameters_, &evaluation_, &ending_, &slowdowns_}) {
+              {&formation_, &rounds_, &initial_broadcast_, &evaluation_, &ending_, &slowdowns_}) {
   if (job_.resumed()) evaluation_.GoOnFrom(job_.start.evaluated);
   if (reattachment_.begun_before()) {
     slowdowns_.GoOnFrom(job_.start.journal.back().slowdowns);
@@ -169,7 +169,7 @@ void Coordinator::AdvanceAll() {
     evaluation_.Tick();
     checkpointer_.Tick();
     streams_.Tick();
-    first_parameters_.Tick();
+    initial_broadcast_.Tick();
   }
   bool joined = false;
   do {
@@ -189,7 +189,7 @@ void Coordinator::AdvanceAll() {
     draining_.Advance();
     EndIfShort();
     if (rounds_.done() && job_.phase() == Phase::kTraining) {
-      first_parameters_.End();
+      initial_broadcast_.End();
       ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
@@ -249,9 +249,9 @@ void Coordinator::Commit(CommitDraft draft) {
       evaluation_.AtCommit(commit.round, commit.epoch, draft.epoch_ended, draft.last && !stopping_);
   commit.checkpoint_writer =
       checkpointer_.AtCommit(commit, draft.after, draft.epoch_ended, draft.last);
-  if (first_parameters_.used()) first_parameters_.End();
+  if (initial_broadcast_.used()) initial_broadcast_.End();
   const bool last = draft.last;
-  if (!last) ExchangePolicy();
+  if (!last) ReplacePolicy();
   SamplerState after = draft.after.State();
   rounds_.MakeCommit(std::move(draft));
   if (!last) NoteCommit(std::move(after));
@@ -357,10 +357,10 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   job_.Log(job_.phase() == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
            "worker {} is out: {}", member.id.worker, leaving.reason);
   // So that its own log says why, too. At the end it may have heard the job's last word already.
-  const bool told = leaving.kind != Leaving::Kind::kByItself && job_.phase() != Phase::kEnding;
+  const bool notify = leaving.kind != Leaving::Kind::kByItself && job_.phase() != Phase::kEnding;
   const bool refused = leaving.kind == Leaving::Kind::kRefused;
   const bool connected = leaving.kind != Leaving::Kind::kDisconnected;
-  if (refused || (told && connected)) {
+  if (refused || (notify && connected)) {
     job_.Emit(Send{{member.connection},
                    std::make_shared<const msg::ToWorker>(msg::Refuse{leaving.reason, !refused})});
   }
@@ -368,7 +368,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   job_.members.Free(member, job_.now());
   member.out_because = leaving.reason;
   streams_.OnOut(leaving.member);
-  first_parameters_.OnOut(leaving.member);
+  initial_broadcast_.OnOut(leaving.member);
   // Nobody has heard of one that was not let in.
   if (state != MemberState::kJoining && state != MemberState::kReady) {
     std::vector<MemberId> others;
@@ -407,7 +407,7 @@ void Coordinator::BeginTraining() {
     if (!member.connected() || member.state != MemberState::kForming) continue;
     if (job_.resumed() && held_ == nullptr) streams_.Begin(member);
   }
-  if (!job_.resumed() && job_.agreed().own_parameters) first_parameters_.Begin();
+  if (!job_.resumed() && job_.agreed().own_parameters) initial_broadcast_.Begin();
   StartRounds();
 }
 
@@ -434,7 +434,7 @@ void Coordinator::ChooseState() {
 // With a checkpoint, or one worker's parameters: once all have them. All that were formed are live
 // from now on, and have the same parameters.
 void Coordinator::StartRounds() {
-  if (job_.failure() || rounds_.begun() || streams_.busy() || first_parameters_.busy()) return;
+  if (job_.failure() || rounds_.begun() || streams_.busy() || initial_broadcast_.busy()) return;
   std::uint32_t count = 0;
   for (Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
@@ -455,7 +455,7 @@ void Coordinator::StartRounds() {
     Note({.term = {}, .attempt = std::nullopt, .state = state, .record = nullptr});
     if (held_ != nullptr) TakeInOthers(count);
   } else {
-    const StateSource source = first_parameters_.used() ? StateSource::kGiven : StateSource::kSeed;
+    const StateSource source = initial_broadcast_.used() ? StateSource::kGiven : StateSource::kSeed;
     joining_.OnBegin(RoundId(0), source);
     rounds_.Begin(Sampler(job_.agreed().train_samples, batch, units), RoundId(0), 0, source);
     WarnOfNoCheckpoint();
@@ -568,8 +568,8 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           },
           [&](msg::Applied& m) { return OnApplied(from, m); },
           [&](msg::CheckpointTaken& m) {
-            return first_parameters_.used() ? first_parameters_.OnCheckpointTaken(from, m)
-                                            : streams_.OnCheckpointTaken(from, m);
+            return initial_broadcast_.used() ? initial_broadcast_.OnCheckpointTaken(from, m)
+                                             : streams_.OnCheckpointTaken(from, m);
           },
           [&](msg::Leave& m) {
             job_.Evict(from, "it leaves: " + m.reason, Leaving::Kind::kByItself);
@@ -582,7 +582,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           [&](msg::Behind& m) { return joining_.OnBehind(from, m); },
           [&](msg::Level& m) { return joining_.OnLevel(from, m); },
           [&](msg::EvaluationResult& m) { return evaluation_.OnEvaluationResult(from, m); },
-          [&](msg::Given& m) { return first_parameters_.OnGiven(from, std::move(m)); },
+          [&](msg::Given& m) { return initial_broadcast_.OnGiven(from, std::move(m)); },
           [&](msg::StateChunk& m) { return checkpointer_.OnStateChunk(from, std::move(m)); },
           [&](msg::ReplicaDigest& m) { return checkpointer_.OnReplicaDigest(from, m); },
           [&](msg::Final& m) { return ending_.OnFinal(from, m); },
@@ -674,14 +674,14 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   next_policy_ = std::move(*made);
   next_policy_name_ = name;
   if (!rounds_.begun()) {
-    ExchangePolicy();
+    ReplacePolicy();
     return "policy " + text;
   }
   return fmt::format("policy {} from the next round that is planned on", text);
 }
 
 // Between two rounds: the one before is committed, the next one not yet planned.
-void Coordinator::ExchangePolicy() {
+void Coordinator::ReplacePolicy() {
   if (!next_policy_) return;
   job_.Log(LogLevel::kInfo, "policy {} takes the place of {}", next_policy_->name,
            job_.policy().name);
@@ -756,7 +756,7 @@ void Coordinator::CheckInvariants() const {
   formation_.CheckInvariants();
   rounds_.CheckInvariants();
   streams_.CheckInvariants();
-  first_parameters_.CheckInvariants();
+  initial_broadcast_.CheckInvariants();
   joining_.CheckInvariants();
   absences_.CheckInvariants();
   relinking_.CheckInvariants();

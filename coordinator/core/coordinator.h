@@ -29,8 +29,8 @@
 #include "coordinator/membership/absences.h"
 #include "coordinator/membership/admission.h"
 #include "coordinator/membership/draining.h"
-#include "coordinator/membership/first_parameters.h"
 #include "coordinator/membership/formation.h"
+#include "coordinator/membership/initial_broadcast.h"
 #include "coordinator/membership/joining.h"
 #include "coordinator/membership/liveness.h"
 #include "coordinator/membership/relinking.h"
@@ -111,7 +111,7 @@ class Coordinator {
   Time NextDeadline() const;
 
   Result<std::string> RequestPolicy(const std::string& name);
-  void ExchangePolicy();
+  void ReplacePolicy();
 
   // In the order in which they may rely on each other: a part is handed those before it and never
   // hears of those behind it. What concerns several of them is decided here.
@@ -121,7 +121,7 @@ class Coordinator {
   Formation formation_;
   Pipeline rounds_;
   StateStreams streams_;
-  FirstParameters first_parameters_;
+  InitialBroadcast initial_broadcast_;
   Joining joining_;
   Absences absences_;
   Relinking relinking_;

@@ -76,7 +76,7 @@ JobStatus JobReport::Status(Time now) const {
   }
   status.warnings = outliers_.Standing();
   status.waiting_for =
-      parts_.rounds->begun() ? parts_.rounds->Waiting() : parts_.first_parameters->Waiting();
+      parts_.rounds->begun() ? parts_.rounds->Waiting() : parts_.initial_broadcast->Waiting();
   if (job_->phase() == Phase::kGathering || job_->phase() == Phase::kForming) {
     status.waiting_for = parts_.formation->Waiting();
   } else if (job_->phase() == Phase::kEnding) {

@@ -14,8 +14,8 @@
 #include "coordinator/core/outliers.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
-#include "coordinator/membership/first_parameters.h"
 #include "coordinator/membership/formation.h"
+#include "coordinator/membership/initial_broadcast.h"
 #include "coordinator/membership/slowdowns.h"
 #include "coordinator/round/pipeline.h"
 
@@ -26,7 +26,7 @@ class JobReport {
   struct Parts {
     const Formation* formation;
     const Pipeline* rounds;
-    const FirstParameters* first_parameters;
+    const InitialBroadcast* initial_broadcast;
     const Evaluation* evaluation;
     const Ending* ending;
     const Slowdowns* slowdowns;

@@ -76,7 +76,7 @@ class Bounds {
   // With optimizer.replicas, after the commit until all holders have what they are to hold, and
   // after that until all have taken the parameters, before one that is silent is held for stopped.
   Duration Holding() const { return OfOwner(publication_, kLeastHolding); }
-  Duration Taking() const { return OfOwner(application_, kLeastHolding); }
+  Duration ParameterFetch() const { return OfOwner(application_, kLeastHolding); }
 
   // From the last publication until all have applied the round, before an owner that is silent is
   // blamed for it.

@@ -165,7 +165,7 @@ Status Job::CheckScalars(const msg::Commit& commit) const {
   return {};
 }
 
-std::string OtherProtocol(const msg::Hello& hello) {
+std::string ProtocolMismatch(const msg::Hello& hello) {
   if (hello.protocol == kProtocolVersion) return {};
   return fmt::format(
       "this coordinator speaks version {} of the protocol, the worker (version {}) speaks {}",

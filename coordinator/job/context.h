@@ -31,7 +31,7 @@ inline Error Violation(std::string what) { return {ErrorCode::kInvalid, std::mov
 // Somebody whom the job goes on without. Noted where it is found out, done in Coordinator::TakeOut.
 struct Leaving {
   enum class Kind : std::uint8_t {
-    kPutOut,
+    kEvicted,
     kRefused,       // what it was given is wrong: it need not come back as it is
     kByItself,      // it has said so
     kDisconnected,  // its connection has ended by itself
@@ -39,7 +39,7 @@ struct Leaving {
   };
   MemberId member;
   std::string reason;
-  Kind kind = Kind::kPutOut;
+  Kind kind = Kind::kEvicted;
 };
 
 // How long a job waits for its quorum, and the option that says so.
@@ -65,7 +65,7 @@ struct Agreement {
   std::vector<TensorInfo> tensors;
   std::vector<std::string> state_names;
   std::string initial_digest;
-  bool own_parameters = false;  // those of one worker are everybody's (first_parameters.h)
+  bool own_parameters = false;  // those of one worker are everybody's (initial_broadcast.h)
 };
 
 // Of closed rounds only: what a resumed job goes on with (I2), and what the summary says.
@@ -172,7 +172,7 @@ struct Job {
   }
   // The member is out from now on; the others learn it at the end of this step. Nothing where it is
   // out already.
-  void Evict(Member& member, std::string reason, Leaving::Kind kind = Leaving::Kind::kPutOut) {
+  void Evict(Member& member, std::string reason, Leaving::Kind kind = Leaving::Kind::kEvicted) {
     if (!member.connected()) return;
     member.leaving = true;
     leaving.Write().push_back({member.id, std::move(reason), kind});
@@ -240,6 +240,6 @@ struct Job {
 };
 
 // Why nobody who says this Hello can be in any job of this coordinator; empty: it can.
-std::string OtherProtocol(const msg::Hello& hello);
+std::string ProtocolMismatch(const msg::Hello& hello);
 
 }  // namespace lockstep::coordinator

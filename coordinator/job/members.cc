@@ -439,7 +439,7 @@ void Members::CheckInvariants(Time now) const {
     const bool asked =
         member.state == MemberState::kBehindAsked || member.state == MemberState::kBehindDenied;
     LOCKSTEP_CHECK(!asked || member.fence_order > 0, "worker {} was asked by no order", slot);
-    LOCKSTEP_CHECK(!member.told_to_leave || member.draining, "worker {} leaves unasked", slot);
+    LOCKSTEP_CHECK(!member.asked_to_leave || member.draining, "worker {} leaves unasked", slot);
   }
   for (std::size_t state = 0; state < counts.size(); ++state) {
     LOCKSTEP_CHECK(counts_[state] == counts[state], "{} members are in state {}, not {}",

@@ -162,14 +162,14 @@ struct Member {
   std::uint32_t copy_order = 0;  // of the last CatchUp; 0: none
   // Was asked to leave: gets no units and owns nothing from the next plan on.
   bool draining = false;
-  bool told_to_leave = false;
+  bool asked_to_leave = false;
   // No progress is expected of it; where work moves it gets none. Changed by Members alone.
   std::optional<Absence> absence;
   RoundId next;                        // the first round that is not in its parameters
   std::optional<RoundId> contributed;  // last commit that has a part of it
   OwnerTrial owner_trial;
   // The last commit that it was sent.
-  std::optional<std::pair<RoundId, Attempt>> told;
+  std::optional<std::pair<RoundId, Attempt>> commit_sent;
 
   // The commit that it has applied, in state kBehindApplied.
   std::optional<std::pair<RoundId, Attempt>> applied_behind;

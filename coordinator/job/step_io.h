@@ -44,7 +44,7 @@ struct StartParameters {
   std::optional<double> train_loss;
   std::vector<Metric> metrics;
   std::optional<EvaluationRecord> evaluated;
-  std::uint64_t given_under_way = 4u << 20;  // bytes, see membership/first_parameters.h
+  std::uint64_t given_under_way = 4u << 20;  // bytes, see membership/initial_broadcast.h
   policies::PluginMaker plugin = nullptr;    // for policy.name = plugin
   // What the worker's program has said whose settings are in `config`; all others must say the
   // same. Empty: that of the first worker that says anything.

@@ -112,8 +112,8 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
                        job.agreed().by, name(job.agreed().tensors));
   }
   const bool begins = job.phase() == Phase::kGathering || job.phase() == Phase::kForming;
-  if (begins && !BeginsAlike(job, ready)) {
-    return BeginsOtherwise(job, worker, ready);
+  if (begins && !SameInitialParameters(job, ready)) {
+    return InitialParametersMismatch(job, worker, ready);
   }
   if (ready.state_names != job.agreed().state_names) {
     return fmt::format("worker {} has the optimizer state {}, {} has {}", worker,
@@ -133,11 +133,11 @@ bool SameData(const msg::Ready& a, const msg::Ready& b) {
 
 }  // namespace
 
-bool BeginsAlike(const Job& job, const msg::Ready& ready) {
+bool SameInitialParameters(const Job& job, const msg::Ready& ready) {
   return BeginAlike(job, ready, job.agreed().own_parameters, job.agreed().initial_digest);
 }
 
-std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready) {
+std::string InitialParametersMismatch(const Job& job, WorkerId worker, const msg::Ready& ready) {
   if (ready.own_parameters != job.agreed().own_parameters) {
     const auto which = [](bool own) { return own ? "of its own" : "that all are to have"; };
     return fmt::format("worker {} comes with parameters {}, {} with parameters {}", worker,
@@ -218,7 +218,7 @@ void Admission::Refuse(ConnectionId connection, std::string reason, bool try_aga
   job_->Emit(Close{connection, std::move(reason)});
 }
 
-std::string Admission::OtherSettings(const msg::Hello& hello) const {
+std::string Admission::SettingsMismatch(const msg::Hello& hello) const {
   if (hello.settings.empty() || settings_.empty() || hello.settings == settings_) return {};
   std::istringstream theirs(hello.settings);
   std::istringstream ours(settings_);
@@ -241,12 +241,12 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   LOCKSTEP_CHECK(strangers_.contains(connection), "the first message comes twice");
   const msg::Hello* hello = std::get_if<msg::Hello>(&message);
   if (hello == nullptr) return Refuse(connection, "the first message is not Hello");
-  if (std::string other = OtherProtocol(*hello); !other.empty())
+  if (std::string other = ProtocolMismatch(*hello); !other.empty())
     return Refuse(connection, std::move(other));
   if (job_->phase() == Phase::kEnding || job_->phase() == Phase::kFinished) {
     return Refuse(connection, "the job is ending", true);
   }
-  if (std::string difference = OtherSettings(*hello); !difference.empty())
+  if (std::string difference = SettingsMismatch(*hello); !difference.empty())
     return Refuse(connection, std::move(difference));
   Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now());
   if (member == nullptr) {

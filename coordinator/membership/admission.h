@@ -44,7 +44,7 @@ class Admission {
   };
   void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
   // How the settings of this worker's program differ from the others'; empty: they do not.
-  std::string OtherSettings(const msg::Hello& hello) const;
+  std::string SettingsMismatch(const msg::Hello& hello) const;
 
   Job* job_;
   // That the job is made of, or of the first worker whose program has any.
@@ -57,10 +57,10 @@ class Admission {
 
 // What they begin with matters where they begin: once the first round is committed, who joins gets
 // the job's own (Joining).
-bool BeginsAlike(const Job& job, const msg::Ready& ready);
+bool SameInitialParameters(const Job& job, const msg::Ready& ready);
 
 // What is said to who begins with other parameters than the job.
-std::string BeginsOtherwise(const Job& job, WorkerId worker, const msg::Ready& ready);
+std::string InitialParametersMismatch(const Job& job, WorkerId worker, const msg::Ready& ready);
 
 // Null: the worker does not have it.
 const TransportOffer* OfferOf(const msg::Ready& ready, std::string_view transport);

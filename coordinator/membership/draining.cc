@@ -58,14 +58,14 @@ void Draining::Advance() {
   if (!any_asked_) return;
   any_asked_ = false;
   for (Member& member : job_->members.all()) {
-    if (!member.draining || member.told_to_leave) continue;
+    if (!member.draining || member.asked_to_leave) continue;
     if (!member.connected() || Needed(member)) {
       any_asked_ = true;
       continue;
     }
     LOCKSTEP_CHECK(!rounds_->replicas().Needed(member.id) || !member.live(),
-                   "worker {} is told to leave with the last copy of a shard", member.id.worker);
-    member.told_to_leave = true;
+                   "worker {} is asked to leave with the last copy of a shard", member.id.worker);
+    member.asked_to_leave = true;
     job_->Send(member, msg::AskToLeave{"it was asked to leave"});
   }
 }

@@ -132,13 +132,13 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
   if (!at) return false;
   if (*at == first_round_ && source_ != StateSource::kHeld) {
     // It would begin with parameters of its own; from the next round on it gets the job's.
-    if (!BeginsAlike(*job_, member.ready)) {
-      job_->Evict(member, BeginsOtherwise(*job_, member.id.worker, member.ready),
+    if (!SameInitialParameters(*job_, member.ready)) {
+      job_->Evict(member, InitialParametersMismatch(*job_, member.id.worker, member.ready),
                   Leaving::Kind::kRefused);
       return false;
     }
-    if (source_ == StateSource::kGiven && !first_parameters_->HasAll(member.id)) {
-      first_parameters_->Want(member);
+    if (source_ == StateSource::kGiven && !initial_broadcast_->HasAll(member.id)) {
+      initial_broadcast_->Want(member);
       return false;
     }
     if (source_ == StateSource::kCheckpoint && !streams_->HasAll(member.id)) {
@@ -257,12 +257,13 @@ void Joining::AskBehind() {
   for (Member& member : job_->members.all()) {
     if (!LacksCommitted(member, committed->round()) || member.state != MemberState::kBehind)
       continue;
-    const bool told = member.told && member.told->first == committed->round();
+    const bool sent = member.commit_sent && member.commit_sent->first == committed->round();
     job_->members.SetState(member, MemberState::kBehindAsked, job_->now());
     member.fence_order = job_->NextOrder();
-    job_->Send(member, msg::FenceAttempt{job_->start.term, committed->round(),
-                                         told ? member.told->second : committed->commit().attempt,
-                                         member.fence_order});
+    job_->Send(member,
+               msg::FenceAttempt{job_->start.term, committed->round(),
+                                 sent ? member.commit_sent->second : committed->commit().attempt,
+                                 member.fence_order});
   }
 }
 

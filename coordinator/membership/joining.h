@@ -14,7 +14,7 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "coordinator/job/context.h"
-#include "coordinator/membership/first_parameters.h"
+#include "coordinator/membership/initial_broadcast.h"
 #include "coordinator/membership/state_streams.h"
 #include "coordinator/round/pipeline.h"
 
@@ -22,8 +22,8 @@ namespace lockstep::coordinator {
 
 class Joining {
  public:
-  Joining(Job* job, Pipeline* rounds, StateStreams* streams, FirstParameters* first_parameters)
-      : job_(job), rounds_(rounds), streams_(streams), first_parameters_(first_parameters) {}
+  Joining(Job* job, Pipeline* rounds, StateStreams* streams, InitialBroadcast* initial_broadcast)
+      : job_(job), rounds_(rounds), streams_(streams), initial_broadcast_(initial_broadcast) {}
 
   // Training begins with `first` and parameters from `source`: until that round is committed, a
   // newcomer gets the same parameters from the same source.
@@ -106,7 +106,7 @@ class Joining {
   Job* job_;
   Pipeline* rounds_;
   StateStreams* streams_;
-  FirstParameters* first_parameters_;
+  InitialBroadcast* initial_broadcast_;
   RoundId first_round_;
   StateSource source_ = StateSource::kSeed;
   std::map<MemberId, Newcomer> newcomers_;  // at most one for each slot

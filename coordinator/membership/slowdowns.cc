@@ -37,7 +37,7 @@ std::vector<SlowdownSpec> Slowdowns::Of(const Member& member) const {
   return specs;
 }
 
-void Slowdowns::Tell(const Member& member) const {
+void Slowdowns::SendTo(const Member& member) const {
   std::string lines;
   for (const SlowdownSpec& spec : Of(member)) lines += ToString(spec) + "\n";
   job_->Send(member, msg::SetSlowdown{std::move(lines)});
@@ -57,7 +57,7 @@ Status Slowdowns::OnReady(Member& from, const std::string& lines) {
     return Error{ErrorCode::kInvalid, "has too many slow-downs"};
   from.slowdowns = *std::move(specs);
   for (const SlowdownSpec& spec : from.slowdowns) Note(ForPeople(spec, from.id.worker));
-  if (told_) Tell(from);
+  if (sent_) SendTo(from);
   return {};
 }
 
@@ -106,11 +106,11 @@ Result<std::string> Slowdowns::Request(std::string_view lines) {
   }
 
   asked_ = std::move(all);
-  told_ = true;
+  sent_ = true;
   for (const SlowdownSpec& spec : asked) Note(ToString(spec));
   for (Member& member : job_->members.all()) {
     if (clear) member.slowdowns.clear();
-    if (member.connected() && member.state != MemberState::kJoining) Tell(member);
+    if (member.connected() && member.state != MemberState::kJoining) SendTo(member);
   }
   const std::vector<std::string> in_force = InForce();
   std::string text;
@@ -151,7 +151,7 @@ std::vector<std::string> Slowdowns::InForce() const {
 void Slowdowns::CheckInvariants() const {
   LOCKSTEP_CHECK(asked_.size() <= kMaxSlowdownSpecs / 2, "I7: {} slow-downs are asked for",
                  asked_.size());
-  LOCKSTEP_CHECK(asked_.empty() || told_, "slow-downs are asked for and nobody is told");
+  LOCKSTEP_CHECK(asked_.empty() || sent_, "slow-downs are asked for and nobody is told");
   LOCKSTEP_CHECK(job_->emulation().slowdowns.size() <= kMostNoted, "I7: {} slow-downs are noted",
                  job_->emulation().slowdowns.size());
   for (const Member& member : job_->members.all()) {

@@ -37,12 +37,12 @@ class Slowdowns {
  private:
   Duration Age() const { return job_->now() + job_->stopped() - job_->start.started; }
   std::vector<SlowdownSpec> Of(const Member& member) const;
-  void Tell(const Member& member) const;
+  void SendTo(const Member& member) const;
   void Note(std::string text);
 
   Job* job_;
   std::vector<SlowdownSpec> asked_;  // at run time; at most kMaxSlowdownSpecs
-  bool told_ = false;                // something was asked for at run time
+  bool sent_ = false;                // something was asked for at run time
 };
 
 }  // namespace lockstep::coordinator

@@ -43,7 +43,7 @@ Result<bool> Barrier::OnHeld(const MemberId& from) {
   replica->held = true;
   LOCKSTEP_CHECK(awaited_ > 0, "worker {} holds its shards and is not awaited", from.worker);
   if (--awaited_ > 0) return false;
-  Begin(job_->bounds.Taking());
+  Begin(job_->bounds.ParameterFetch());
   return true;
 }
 
@@ -116,7 +116,7 @@ Barrier::Decision Barrier::OnDeadline() {
   return decision;
 }
 
-Barrier::Decision Barrier::OnTakingDeadline() {
+Barrier::Decision Barrier::OnFetchDeadline() {
   LOCKSTEP_CHECK(decided() && job_->now() >= Deadline(), "holders are judged before the deadline");
   if (!pinged_at_) return Ping();
   Decision decision;

@@ -48,7 +48,7 @@ class Barrier {
   // While it is not decided.
   Decision OnDeadline();
   // Once it is, and while somebody has not applied it. Nobody is blamed.
-  Decision OnTakingDeadline();
+  Decision OnFetchDeadline();
   // For people.
   std::string Waiting() const;
 

@@ -82,15 +82,15 @@ std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> me
 
 // A member that is put out comes back once it reaches all. With holders it is put behind instead,
 // and sooner: it stays connected, and copies the parameters when the link is there again.
-bool BrokenEdges::PutOut(const Found& found, std::span<const MemberId> eligible,
-                         const StateReplicas& replicas) {
+bool BrokenEdges::Resolve(const Found& found, std::span<const MemberId> eligible,
+                          const StateReplicas& replicas) {
   Member& worst = job_->members.at(found.worst.worker);
   // Each needs what each other one holds, and nobody can do without the last copy of a shard.
   const bool shared_out = replicas.any();
   const bool late =
       !found.mending || job_->now() >= job_->edge_broke_at() + job_->timeout / kMending;
   if (shared_out && found.heard && late && !replicas.Needed(found.worst)) {
-    SetApart(worst);
+    PutBehind(worst);
     return true;
   }
   const auto whole = [&](const MemberId& id) { return found.counts[id.worker.value] == 0; };
@@ -102,7 +102,7 @@ bool BrokenEdges::PutOut(const Found& found, std::span<const MemberId> eligible,
 }
 
 // It is alive, and Joining lets it copy once the edge is mended.
-void BrokenEdges::SetApart(Member& member) {
+void BrokenEdges::PutBehind(Member& member) {
   std::string others;
   for (const Member& other : job_->members.all()) {
     if (!other.exchanging() || !job_->members.Broken(member.id.worker, other.id.worker)) continue;

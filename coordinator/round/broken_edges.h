@@ -35,13 +35,13 @@ class BrokenEdges {
   // Nothing: all of `members` reach each other.
   std::optional<Found> Find(std::span<const MemberId> members, const StateReplicas& replicas) const;
   // True: no owner can be had that all reach, so somebody goes, now or once enough is known.
-  bool PutOut(const Found& found, std::span<const MemberId> eligible,
-              const StateReplicas& replicas);
+  bool Resolve(const Found& found, std::span<const MemberId> eligible,
+               const StateReplicas& replicas);
   // Those of the candidates that all others reach; all, where there is none.
   std::vector<MemberId> Avoiding(std::vector<MemberId> candidates) const;
 
  private:
-  void SetApart(Member& member);
+  void PutBehind(Member& member);
 
   Job* job_;
 };

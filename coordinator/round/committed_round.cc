@@ -296,7 +296,7 @@ void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& si
 // They may have said that they have the new parameters, and have stopped since: as they are
 // connected, others would wait for them. The same parameters are to be had elsewhere.
 void CommittedRound::PassOverSilentReplicas() {
-  const Barrier::Decision decision = barrier_->OnTakingDeadline();
+  const Barrier::Decision decision = barrier_->OnFetchDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
   TellSilent(decision.silent);
 }
@@ -409,7 +409,7 @@ Time CommittedRound::LookAtLate(bool last) const {
 
 // Who is away may need its parameters as they are until it is back. Then it copies what it has
 // missed; nobody waits for that, once another one has shown how long applying takes.
-Time CommittedRound::GoesOnWithoutAwayFrom() const {
+Time CommittedRound::AwayDeadline() const {
   if (job_->members.CountAway() == 0 || barrier_ || past_ == 0 || !first_applied_at_) return kNever;
   const auto late = static_cast<std::uint32_t>(std::ranges::count_if(
       job_->members.all(), [this](const Member& m) { return m.away() && MustApply(m); }));
@@ -418,7 +418,7 @@ Time CommittedRound::GoesOnWithoutAwayFrom() const {
   return *first_applied_at_ + std::max(kLeastAway, 2 * (*first_applied_at_ - committed_at_));
 }
 
-void CommittedRound::GoOnWithoutAway() {
+void CommittedRound::PutAwayBehind() {
   for (Member& member : job_->members.all()) {
     if (!member.away() || !MustApply(member)) continue;
     job_->Log(LogLevel::kInfo, "worker {} is away ({}) and copies what it misses when it is back",
@@ -443,7 +443,7 @@ Time CommittedRound::NextDeadline(bool last) const {
   if (to_apply_ == 0) return kNever;
   // Who holds nothing up is late for itself.
   if (barrier_) return std::min(barrier_->Deadline(), last ? LookAtLate(last) : kNever);
-  const Time late = std::min(GoesOnWithoutAwayFrom(), LookAtLate(last));
+  const Time late = std::min(AwayDeadline(), LookAtLate(last));
   if (phase_ == Phase::kFromHolders) return late;
   return std::min({publication_.Deadline(), publication_.StandInFrom(), late});
 }
@@ -469,8 +469,8 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
   if (to_apply_ == 0) return Outcome::kApplied;
   if (barrier_ && job_->now() >= barrier_->Deadline()) PassOverSilentReplicas();
   if (barrier_ && !last) return Outcome::kGoesOn;
-  if (job_->now() >= GoesOnWithoutAwayFrom()) {
-    GoOnWithoutAway();
+  if (job_->now() >= AwayDeadline()) {
+    PutAwayBehind();
     return Outcome::kGoesOn;
   }
   if (job_->now() >= LookAtLate(last)) {

@@ -185,8 +185,8 @@ class CommittedRound {
   bool OthersCouldOwn() const;
   bool TryOnceMore();
   void GiveUpOnLate(bool last);
-  Time GoesOnWithoutAwayFrom() const;
-  void GoOnWithoutAway();
+  Time AwayDeadline() const;
+  void PutAwayBehind();
   void EvictStuck(const char* what);
   Time LateFrom(bool last, Duration runs) const;
   Time LookAtLate(bool last) const;

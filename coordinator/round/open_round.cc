@@ -149,7 +149,7 @@ Status OpenRound::OnRevoked(const Member& from, const msg::Revoked& message) {
   }
   auto back = work_.OnRevoked(from.id, message);
   if (!back) return back.error();
-  moves_.HandOn(from.id.worker, *back);
+  moves_.Reassign(from.id.worker, *back);
   return {};
 }
 
@@ -191,7 +191,7 @@ void OpenRound::PlaceUnassigned() {
 std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) {
   if (owners_stale_) ReplaceOwners({}, "an owner is out");
   moves_.FenceUnanswered();
-  moves_.LetGoOfAway();
+  moves_.FenceAway();
   PlaceUnassigned();
   return AskPolicy(may_close_from);
 }

@@ -315,7 +315,7 @@ void Pipeline::AvoidBrokenEdges() {
   const auto found = edges_.Find(members, replicas());
   if (!found) return;
   const RoundId round = open_ ? open_->round() : committed_->round();
-  if (edges_.PutOut(*found, planner_.EligibleFor(round, false), replicas())) return;
+  if (edges_.Resolve(*found, planner_.EligibleFor(round, false), replicas())) return;
   if (open_ && !failing_over()) {
     open_->AvoidBrokenEdges(
         found->counts,
@@ -493,7 +493,7 @@ void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
 void Pipeline::SendCommit(const msg::Commit& commit, const std::vector<MemberId>& to) {
   job_->Send(to, commit);
   for (const MemberId& id : to) {
-    job_->members.at(id.worker).told = {commit.round, commit.attempt};
+    job_->members.at(id.worker).commit_sent = {commit.round, commit.attempt};
   }
 }
 

@@ -245,7 +245,7 @@ std::vector<RunLimit> Planner::LimitRuns(const std::vector<policies::WorkerView>
 }
 
 // What rounds are cut into, and what is computed at once: at the start, and where it changes.
-void Planner::TellUnits(std::uint32_t units) {
+void Planner::LogUnits(std::uint32_t units) {
   RunBound least = LeastBound(job_->members);
   RunBound most;
   bool some_have_none = false;
@@ -256,9 +256,9 @@ void Planner::TellUnits(std::uint32_t units) {
     most.samples = std::max(most.samples, bound.samples);
     most.units = std::max(most.units, bound.units);
   }
-  const UnitsTold now{units, least, most, some_have_none};
-  if (told_ == now) return;
-  told_ = now;
+  const LoggedUnits now{units, least, most, some_have_none};
+  if (logged_units_ == now) return;
+  logged_units_ = now;
   const std::uint64_t batch = job_->start.config.job.global_batch;
   const std::uint64_t largest = (batch + units - 1) / units;
   const std::uint64_t pieces = (batch + largest - 1) / largest;  // as the sampler cuts
@@ -332,7 +332,7 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   const std::uint32_t wanted =
       UnitsPerRound(job_->start, job_->policy(), LeastBound(job_->members));
   sampler->SetUnits(wanted);
-  TellUnits(wanted);
+  LogUnits(wanted);
   const PlannedUnits planned = PlanUnits(carried, eligible.size(), sampler);
   if (!carried) eligible = EligibleFor(round, planned.exact);
   LOCKSTEP_CHECK(!eligible.empty() || (carried && !carried->workers->empty()),

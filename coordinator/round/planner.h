@@ -92,16 +92,16 @@ class Planner {
  private:
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
   // What was said of the units of a round.
-  struct UnitsTold {
+  struct LoggedUnits {
     std::uint32_t units = 0;
     RunBound least;
     RunBound most;
     bool some_have_none = false;
-    bool operator==(const UnitsTold&) const = default;
+    bool operator==(const LoggedUnits&) const = default;
   };
   std::vector<policies::WorkerView> ViewsOf(const std::vector<MemberId>& members,
                                             const PlannedUnits& planned) const;
-  void TellUnits(std::uint32_t units);
+  void LogUnits(std::uint32_t units);
   std::vector<std::uint32_t> ShareUnits(const std::vector<policies::WorkerView>& members,
                                         std::uint32_t units);
   std::vector<RunLimit> LimitRuns(const std::vector<policies::WorkerView>& members,
@@ -118,7 +118,7 @@ class Planner {
   OwnerWeights weights_;
   StateReplicas replicas_;
   AlgorithmChoice algorithm_;
-  std::optional<UnitsTold> told_;
+  std::optional<LoggedUnits> logged_units_;
   MeasuredLinks links_;
   std::size_t links_of_ = 0;  // so many members; measured anew with others
   // Of the newest round's owner maps. Versions of a round's maps grow also over the plans of it

@@ -76,7 +76,7 @@ void UnitMoves::RevokeNotBegun() {
 }
 
 // Fewer units than were asked for may come back; the takers named first get theirs first.
-void UnitMoves::HandOn(WorkerId from, const RoundWork::GivenBack& back) {
+void UnitMoves::Reassign(WorkerId from, const RoundWork::GivenBack& back) {
   auto next = back.units.begin();
   for (const PendingRevoke::Taker& taker : back.takers) {
     Member* member = job_->members.Find(taker.member);
@@ -144,7 +144,7 @@ void UnitMoves::FenceUnanswered() {
 // parts, and many may be away at once. So once those that are there have finished, and nothing has
 // come of it, the round goes on without what it was given: others compute it, or a later round has
 // it.
-Time UnitMoves::LetsGoOfAwayFrom() const {
+Time UnitMoves::AwayDeadline() const {
   const bool may = job_->members.CountAway() > 0 && job_->policy().work->PlacesUnits() &&
                    !work_->relaxed() && work_->pending_revokes() == 0;
   if (!may) return kNever;
@@ -168,8 +168,8 @@ Time UnitMoves::LetsGoOfAwayFrom() const {
   return since + kAwayPatience;
 }
 
-void UnitMoves::LetGoOfAway() {
-  if (LetsGoOfAwayFrom() > job_->now()) return;
+void UnitMoves::FenceAway() {
+  if (AwayDeadline() > job_->now()) return;
   std::vector<WorkerId> away;
   for (const policies::WorkerView& view : work_->workers()) {
     if (!view.fenced && view.units_given > 0 && !view.finished_at) {
@@ -321,7 +321,7 @@ void UnitMoves::NoteGone(WorkerId worker) {
 Time UnitMoves::NextDeadline() const {
   const auto oldest = work_->OldestRevoke();
   const bool answers_count = !work_->unassigned().empty() && job_->now() < FenceAnswersUntil();
-  return std::min({LetsGoOfAwayFrom(), oldest ? *oldest + job_->bounds.Answer() : kNever,
+  return std::min({AwayDeadline(), oldest ? *oldest + job_->bounds.Answer() : kNever,
                    answers_count ? FenceAnswersUntil() : kNever});
 }
 

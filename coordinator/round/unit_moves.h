@@ -24,9 +24,9 @@ class UnitMoves {
 
   void CarryOut(const policies::WorkVerdict& verdict);
   void RevokeNotBegun();
-  void HandOn(WorkerId from, const RoundWork::GivenBack& back);
+  void Reassign(WorkerId from, const RoundWork::GivenBack& back);
   void FenceUnanswered();
-  void LetGoOfAway();
+  void FenceAway();
   // The units that nobody has. False: nobody has a part left, so that the round has to be planned
   // anew.
   bool Place(const policies::RoundView& view);
@@ -43,7 +43,7 @@ class UnitMoves {
  private:
   bool OthersRemain(WorkerId worker) const;
   void FenceWorker(WorkerId worker, const std::string& why);
-  Time LetsGoOfAwayFrom() const;
+  Time AwayDeadline() const;
   bool CanTake(const Member& member) const;
   bool GoneUnfinished(WorkerId worker) const;
   // A stopped worker answers no fence, and a round in which others have units does not wait for

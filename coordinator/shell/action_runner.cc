@@ -190,12 +190,12 @@ void ActionRunner::WriteResult(JobResult result) {
     result.reason = io_error_;
   }
   KeepToRecords(result);
-  const lockstep::Status told = directory_.WriteLast("summary.json", SummaryText(result));
+  const lockstep::Status written = directory_.WriteLast("summary.json", SummaryText(result));
   // Beside an error before it this one says what else is not there.
-  if (!told.ok() && !io_error_.empty() && told.error().message != io_error_) {
-    spdlog::error("{}", told.error().message);
+  if (!written.ok() && !io_error_.empty() && written.error().message != io_error_) {
+    spdlog::error("{}", written.error().message);
   }
-  Check(told, ignored);
+  Check(written, ignored);
   result_ = std::move(result);
 }
 

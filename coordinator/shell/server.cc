@@ -211,7 +211,7 @@ class ServerImpl final : public Server {
   // nothing waits; when all workers of the job say nothing, there is nothing to say. False: it was
   // sent away.
   bool Found(ConnectionId id, const msg::Hello& hello) {
-    if (std::string other = OtherProtocol(hello); !other.empty()) {
+    if (std::string other = ProtocolMismatch(hello); !other.empty()) {
       SendAway(id, other);
       return false;
     }

@@ -115,7 +115,7 @@ TEST_F(BarrierTest, BehindItThoseWhoAreSilentAreFoundTheSameWay) {
     const Time deadline = barrier.Deadline();
     EXPECT_GT(deadline, job_.now());
     Edit(job_.now) = deadline;
-    return barrier.OnTakingDeadline();
+    return barrier.OnFetchDeadline();
   };
   const Barrier::Decision first = look();
   EXPECT_THAT(first.ping, Workers({0, 1, 2, 3}));

@@ -1,5 +1,5 @@
 // How one worker's parameters come to all: passed on as they come, at the pace of the slowest.
-#include "coordinator/membership/first_parameters.h"
+#include "coordinator/membership/initial_broadcast.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,9 +23,9 @@ using ::testing::Pair;
 
 constexpr std::uint64_t kWindow = 4u << 20;
 
-class FirstParametersTest : public ::testing::Test {
+class InitialBroadcastTest : public ::testing::Test {
  protected:
-  FirstParametersTest() : job_(Start(), *policies::MakePolicy(PolicySection(), 4), 1), it_(&job_) {
+  InitialBroadcastTest() : job_(Start(), *policies::MakePolicy(PolicySection(), 4), 1), it_(&job_) {
     Edit(job_.out) = &actions_;
     Edit(job_.now) = Time(std::chrono::seconds(1));
     Edit(job_.agreed).parameter_count = kTotal / sizeof(float);
@@ -58,7 +58,7 @@ class FirstParametersTest : public ::testing::Test {
     for (const auto& [to, message] : Messages()) {
       const auto* give = std::get_if<msg::GiveParameters>(&message);
       if (give == nullptr) continue;
-      giving_ = give->giving;
+      broadcast_ = give->giving;
       asked.emplace_back(to, give->upto);
     }
     return asked;
@@ -83,7 +83,7 @@ class FirstParametersTest : public ::testing::Test {
   }
   Status Gives(std::uint32_t worker, std::uint64_t offset, std::uint64_t bytes) {
     actions_.clear();
-    return it_.OnGiven(At(worker), msg::Given{giving_, offset, std::vector<std::byte>(bytes)});
+    return it_.OnGiven(At(worker), msg::Given{broadcast_, offset, std::vector<std::byte>(bytes)});
   }
   Status Takes(std::uint32_t worker, std::uint64_t bytes) {
     actions_.clear();
@@ -98,13 +98,13 @@ class FirstParametersTest : public ::testing::Test {
   static constexpr std::uint64_t kTotal = 2 * kWindow + 400;
   Actions actions_;
   std::uint64_t connections_ = 0;
-  std::uint32_t giving_ = 0;
+  std::uint32_t broadcast_ = 0;
   std::map<ConnectionId, std::uint32_t> of_;
   Job job_;
-  FirstParameters it_;
+  InitialBroadcast it_;
 };
 
-TEST_F(FirstParametersTest, TheLowestGivesAtThePaceOfTheSlowest) {
+TEST_F(InitialBroadcastTest, TheLowestGivesAtThePaceOfTheSlowest) {
   it_.Begin();
   EXPECT_THAT(Asked(), ElementsAre(Pair(0, 0u), Pair(0, kWindow)));
   ASSERT_TRUE(Gives(0, 0, 1000).ok());
@@ -114,7 +114,7 @@ TEST_F(FirstParametersTest, TheLowestGivesAtThePaceOfTheSlowest) {
   EXPECT_THAT(Asked(), IsEmpty()) << "the other one lacks them still";
   ASSERT_TRUE(Takes(2, 400).ok());
   EXPECT_THAT(Asked(), ElementsAre(Pair(0, kWindow + 400)));
-  // Whatever comes, no taker ever has more on its way than the window.
+  // Whatever comes, no receiver ever has more on its way than the window.
   std::uint64_t come = 1000;
   std::uint64_t taken = 400;
   std::uint64_t allowed = kWindow + 400;
@@ -136,7 +136,7 @@ TEST_F(FirstParametersTest, TheLowestGivesAtThePaceOfTheSlowest) {
   for (std::uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(it_.HasAll(At(w).id)) << w;
 }
 
-TEST_F(FirstParametersTest, WhenTheGiverGoesTheNextOneGivesFromTheFirstByte) {
+TEST_F(InitialBroadcastTest, WhenTheGiverGoesTheNextOneGivesFromTheFirstByte) {
   it_.Begin();
   Asked();
   ASSERT_TRUE(Gives(0, 0, 1000).ok());
@@ -148,12 +148,12 @@ TEST_F(FirstParametersTest, WhenTheGiverGoesTheNextOneGivesFromTheFirstByte) {
   ASSERT_TRUE(Takes(1, 1000).ok());
   ASSERT_TRUE(Gives(1, 0, 2000).ok());
   EXPECT_THAT(Passed(), ElementsAre(Pair(2, Pair(0u, 2000u))));
-  // The taker counts all that it has stored.
+  // The receiver counts all that it has stored.
   EXPECT_FALSE(Takes(2, 3001).ok());
   EXPECT_TRUE(Takes(2, 3000).ok());
 }
 
-TEST_F(FirstParametersTest, WhoIsAloneIsToldThatTheJobsAreItsOwn) {
+TEST_F(InitialBroadcastTest, WhoIsAloneIsToldThatTheJobsAreItsOwn) {
   it_.Begin();
   actions_.clear();
   Leave(2);
@@ -164,7 +164,7 @@ TEST_F(FirstParametersTest, WhoIsAloneIsToldThatTheJobsAreItsOwn) {
   EXPECT_FALSE(it_.busy());
 }
 
-TEST_F(FirstParametersTest, WhoGivesKnowsItAlsoWhereNobodyCanTakeAnything) {
+TEST_F(InitialBroadcastTest, WhoGivesKnowsItAlsoWhereNobodyCanTakeAnything) {
   it_.Begin();
   Asked();
   ASSERT_TRUE(Gives(0, 0, kWindow).ok());
@@ -175,7 +175,7 @@ TEST_F(FirstParametersTest, WhoGivesKnowsItAlsoWhereNobodyCanTakeAnything) {
   EXPECT_FALSE(it_.busy());
 }
 
-TEST_F(FirstParametersTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
+TEST_F(InitialBroadcastTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
   Leave(2);
   it_.Begin();
   Asked();
@@ -191,7 +191,7 @@ TEST_F(FirstParametersTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
   it_.Want(At(3));
   it_.Want(At(3));
   EXPECT_THAT(Asked(), ElementsAre(Pair(0, kWindow)));
-  EXPECT_EQ(giving_, 2u);
+  EXPECT_EQ(broadcast_, 2u);
   ASSERT_TRUE(Gives(0, 0, 4000).ok());
   EXPECT_THAT(Passed(), ElementsAre(Pair(3, Pair(0u, 4000u))));
   EXPECT_FALSE(it_.HasAll(At(3).id));
@@ -210,7 +210,7 @@ TEST_F(FirstParametersTest, WhoComesInTheFirstRoundIsGivenThemByOneThatIsLive) {
   EXPECT_FALSE(Takes(3, 4404).ok());
 }
 
-TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
+TEST_F(InitialBroadcastTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
   it_.Begin();
   Asked();
   for (std::uint64_t at = 0; it_.busy();) {
@@ -235,7 +235,7 @@ TEST_F(FirstParametersTest, OnlyWhoIsLiveGivesOnceTheRoundsHaveBegun) {
   EXPECT_THAT(Asked(), ElementsAre(Pair(2, kWindow)));
 }
 
-TEST_F(FirstParametersTest, WhatIsOutOfOrderCostsItsSenderItsPlace) {
+TEST_F(InitialBroadcastTest, WhatIsOutOfOrderCostsItsSenderItsPlace) {
   EXPECT_FALSE(Gives(0, 0, 4).ok()) << "before anybody was asked";
   it_.Begin();
   Asked();
@@ -252,7 +252,7 @@ TEST_F(FirstParametersTest, WhatIsOutOfOrderCostsItsSenderItsPlace) {
   EXPECT_FALSE(Takes(1, 4).ok());
 }
 
-TEST_F(FirstParametersTest, WhoGivesOrTakesNothingIsOut) {
+TEST_F(InitialBroadcastTest, WhoGivesOrTakesNothingIsOut) {
   it_.Begin();
   Asked();
   Edit(job_.now) += std::chrono::seconds(9);

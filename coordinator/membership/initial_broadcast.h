@@ -5,9 +5,9 @@
 //
 // They are passed on as they come and kept nowhere: who gives them may send so much more than the
 // slowest of the others has stored. Whoever gives or takes nothing for liveness.timeout is out;
-// when the giver goes, another one gives, from the first byte on.
+// when the root goes, another one gives, from the first byte on.
 //
-// In: who wants them, what the giver sends, what the others have stored, losses. Out:
+// In: who wants them, what the root sends, what the others have stored, losses. Out:
 // GiveParameters, StateChunks, evictions.
 #pragma once
 
@@ -22,9 +22,9 @@
 
 namespace lockstep::coordinator {
 
-class FirstParameters {
+class InitialBroadcast {
  public:
-  explicit FirstParameters(Job* job) : job_(job), window_(job->start.given_under_way) {}
+  explicit InitialBroadcast(Job* job) : job_(job), window_(job->start.given_under_way) {}
 
   // All members in state kForming want them, but the one that gives. Once.
   void Begin();
@@ -40,15 +40,15 @@ class FirstParameters {
 
   bool used() const { return used_; }  // begun
   // Somebody lacks some of them.
-  bool busy() const { return giver_.has_value(); }
+  bool busy() const { return root_.has_value(); }
   // It has all of them: it gave them, or has stored the last byte.
   bool HasAll(const MemberId& member) const;
   // For people; empty: nobody lacks any.
   std::string Waiting() const;
 
  private:
-  // taken <= sent: bytes of all givings together, as the taker counts them.
-  struct Taker {
+  // taken <= sent: bytes of all givings together, as the receiver counts them.
+  struct Receiver {
     std::uint64_t sent = 0;
     std::uint64_t taken = 0;
     Time moved;  // when it took more last, or began to lack something
@@ -60,19 +60,19 @@ class FirstParameters {
   // A giving begins, with whoever wants them now and is not out.
   void Choose();
   void Allow(std::uint64_t upto);
-  // Lets the giver go on as far as the slowest taker allows, and ends when all is everywhere.
+  // Lets the root go on as far as the slowest receiver allows, and ends when all is everywhere.
   void GoOn();
 
   Job* job_;
-  const std::uint64_t window_;  // bytes under way from the giver, and to each taker
+  const std::uint64_t window_;  // bytes under way from the root, and to each receiver
   bool used_ = false;
-  bool everywhere_ = false;           // before the first round: all who were there have them
-  std::map<MemberId, Taker> takers_;  // at most one for each slot
-  std::uint32_t giving_ = 0;          // the number of this one
-  std::optional<MemberId> giver_;
-  std::uint64_t allowed_ = 0;  // bytes that may be sent in it
-  std::uint64_t come_ = 0;     // of these: come_ <= allowed_ <= Total()
-  Time moved_;                 // when something came last, or was allowed to
+  bool completed_ = false;                  // before the first round: all who were there have them
+  std::map<MemberId, Receiver> receivers_;  // at most one for each slot
+  std::uint32_t broadcast_ = 0;             // the number of this one
+  std::optional<MemberId> root_;
+  std::uint64_t allowed_ = 0;   // bytes that may be sent in it
+  std::uint64_t received_ = 0;  // of these: received_ <= allowed_ <= Total()
+  Time moved_;                  // when something came last, or was allowed to
 };
 
 }  // namespace lockstep::coordinator
