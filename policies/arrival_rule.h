@@ -1,5 +1,5 @@
-// What the closing rules `deadline` and `partial` share: a deadline of median + k x MAD of the
-// recent arrivals, and a minimum of contributors, without which no round closes early.
+// The common part of the closing rules `deadline` and `partial`: a deadline of median + k x MAD of
+// the recent arrivals, and a minimum of contributors for an early close.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class ArrivalRule : public ClosingRule {
       : options_(options), full_work_(full_work), arrivals_(options.window) {}
 
   std::uint32_t least() const { return std::max(options_.min_contributors, 1u); }
-  // Since the round's start; nothing while too few rounds are known.
+  // The deadline since the round's start; nullopt while too few rounds are known.
   const std::optional<Duration>& deadline() const { return deadline_; }
 
  private:

@@ -1,4 +1,4 @@
-// How long recent contributions took to arrive, for rules that set a deadline.
+// The arrival times of recent contributions, for rules that set a deadline.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ class Arrivals {
   // Keeps `rounds` rounds.
   explicit Arrivals(std::size_t rounds) : rounds_(rounds) {}
 
-  // A committed round. For who had not arrived its expected time counts, so that leaving somebody
-  // out does not make it look quick. `full_work`: who had units taken away counts as if it had
+  // A committed round. A worker that had not arrived counts with its expected time, so that leaving
+  // it out does not make it look quick. `full_work`: who had units taken away counts as if it had
   // computed all that it was given at the start, at its pace.
   void Add(const RoundView& view, bool full_work);
 
@@ -24,7 +24,7 @@ class Arrivals {
   // median; nothing before `rounds` rounds, at most five, are known.
   std::optional<Duration> Deadline(double k) const;
 
-  // One vector for each known round, ascending.
+  // Each known round has one vector, ascending.
   const std::vector<std::vector<Duration>>& rounds() const { return recent_; }
 
  private:

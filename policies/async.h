@@ -1,12 +1,12 @@
 // Policy `async`: asynchronous SGD with a bound on staleness. Every contribution is committed as it
-// comes (all that are there at the time together); who has not finished goes on computing with the
-// parameters that it began with, and its contribution is in a later commit.
+// comes, together with all others that are there. The other workers go on computing with the
+// parameters that they began with, and contribute to a later commit.
 //
 // The staleness of a contribution is the number of commits since its worker was given the work. A
 // round waits for whose contribution would be staler than the bound if it closed without it; bound
-// 0 is synchronous SGD. Damping makes up for stale gradients: with N workers a staleness of N - 1
-// is usual, and is met by the linear scaling of the learning rate with the samples of a commit;
-// beyond it a contribution counts N / (1 + staleness).
+// 0 is synchronous SGD. Damping makes up for stale gradients. With N workers a staleness of N - 1
+// is usual; the linear scaling of the learning rate with the samples of a commit covers it. Beyond
+// that a contribution counts N / (1 + staleness).
 //
 // Sources: Downpour SGD (Dean et al., NIPS 2012, section 4.1); the bound is that of SSP (Ho et al.,
 // NIPS 2013, section 3); damping after Zhang et al., IJCAI 2016 (staleness-aware async-SGD, section

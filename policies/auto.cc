@@ -30,7 +30,7 @@ constexpr double kMargin = 0.02;            // estimates of times are no more ex
 constexpr std::int64_t kLooks = 4096;
 constexpr std::int64_t kManyWorkers = 128;
 
-// What the two rules of the policy share.
+// The state that the two rules of the policy share.
 struct AutoState {
   bool uneven = false;
   bool balanced = false;         // the shares of the round
@@ -163,8 +163,8 @@ class AutoWork final : public WorkRule {
   }
 
  private:
-  // With few units for each worker a slow one may be worth less than the unit more that others get:
-  // then all have equal shares, and the round will close without it.
+  // With few units for each worker, a slow worker may be worth less than one more unit for the
+  // others. Then all have equal shares, and the round closes without it.
   bool BetterWithoutSlow(std::span<const WorkerView> members,
                          const std::vector<std::uint32_t>& equal,
                          const std::vector<std::uint32_t>& by_speed) {

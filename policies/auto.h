@@ -2,8 +2,8 @@
 //
 // A lasting difference (a worker's mean unit time stays away from the others') is met by shares in
 // proportion to speed, as `balance` makes them. A passing one is met within the round, as `flexrr`
-// does. Who takes longer than its samples are worth is left out of the round, as `backup` would
-// (policies/forecast.h). Without stragglers it is `full` with equal shares.
+// does. A worker that takes longer than its samples are worth is left out of the round, as under
+// `backup` (policies/forecast.h). Without stragglers it is `full` with equal shares.
 #pragma once
 
 #include "policies/balance.h"

@@ -73,8 +73,8 @@ class BackupAuto final : public ClosingRule {
   }
 
  private:
-  // b was chosen over the arrivals of those that had units: of a job that has lost some it is that
-  // many of the rest, but of no job more than half.
+  // b was chosen over the arrivals of workers with units. A job that has lost some leaves out as
+  // many of the rest, but never more than half.
   std::uint32_t Enough(const RoundView& view) const {
     return std::max(1u, view.planned_workers - std::min(backups_, view.planned_workers / 2));
   }

@@ -15,9 +15,8 @@ namespace lockstep::policies {
 
 std::unique_ptr<ClosingRule> MakeBackupAuto();
 
-// The b, at most half of the workers, with the most contributions per second when the first
-// n - b of each round's arrivals (ascending) are waited for; `current` stays unless another is
-// better by more than 2 %.
+// The b, at most half of the workers, with the most contributions per second when a round waits for
+// its first n - b arrivals (ascending). `current` stays unless another b is 2 % better.
 std::uint32_t BestBackups(const std::vector<std::vector<Duration>>& rounds, std::uint32_t current);
 
 }  // namespace lockstep::policies

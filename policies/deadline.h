@@ -1,6 +1,6 @@
 // Closing rule `deadline`: a round closes over who has arrived when median + k x MAD of the recent
-// arrivals is over, with a minimum of contributors. Who arrives later is excluded from the round;
-// its units come again.
+// arrivals is over, with a minimum of contributors. A later worker is excluded from the round; its
+// units come again.
 #pragma once
 
 #include <memory>

@@ -46,9 +46,9 @@ struct Promise {
   std::uint32_t units = 0;
 };
 
-// What a worker got by a hand-over and has not begun as far as it says: it may be about to, and two
-// idle workers whose reports are slow would pass a unit to and fro for ever. So from the third time
-// on that it passes such units on it keeps the next ones, each time for twice as long.
+// Units that a worker got by a hand-over and has not reported as begun. It may be about to begin
+// them, and two idle workers with slow reports would pass a unit to and fro for ever. So from the
+// third time on that it passes such units on it keeps the next ones, each time for twice as long.
 struct Received {
   bool any = false;
   std::uint32_t done = 0;  // its units_done then
@@ -140,8 +140,8 @@ class Flexrr final : public WorkRule {
     return !estimates_.empty();
   }
 
-  // Without them all that lag would choose the same helper until the first of them has answered; it
-  // would be the latest then and give to all, who give to the next one.
+  // Without promises all workers that lag would choose the same helper until one of them has
+  // answered. That helper would then be the latest, and give to all again.
   void AddPromises(const RoundView& view) {
     const auto find = [&](WorkerId worker) {
       return std::ranges::lower_bound(view.workers, worker, {},
@@ -261,8 +261,8 @@ class Flexrr final : public WorkRule {
 
   bool IsExcluded(std::size_t worker) const { return excluded_ != nullptr && (*excluded_)[worker]; }
 
-  // All but what is begun, and of a worker with nothing new for long also what its report does not
-  // say to be begun: it may still be in a unit of an earlier round. It answers what is true.
+  // All but begun units can move. Of a worker without news for long, so can units that its report
+  // does not show as begun: it may still be in a unit of an earlier round. It answers what is true.
   static std::uint32_t Movable(const WorkerView& worker, Time now, Duration unit_time) {
     const bool overdue =
         now - worker.progressed_at > RunTime(worker, InHand(worker) + 1, unit_time);
@@ -276,8 +276,8 @@ class Flexrr final : public WorkRule {
     return Begun(worker) >= worker.units_given ? Delivery(view) : Duration{};
   }
 
-  // What a second part costs its giver: its way to the owners, once more; the mean of what is
-  // known. It costs a pass, so only who needs it asks.
+  // The giver's cost of a second part: one more way to the owners, as the mean of those known. It
+  // costs a pass, so only who needs it asks.
   Duration Delivery(const RoundView& view) {
     if (!delivery_) delivery_ = MeanDelivery(view).value_or(usual_delivery_);
     return *delivery_;
@@ -303,12 +303,11 @@ class Flexrr final : public WorkRule {
     return next_hand_over_[slot];
   }
 
-  // A unit that is begun cannot be moved. When everybody else is done and one worker is stuck in a
-  // unit (or in delivering), waiting goes on for as long as computing its units again would take,
-  // and then they are: never more than twice the time of the better choice. Where the worker is
-  // known to need much longer than that for its run, or is far slower than others and late even so,
-  // it gets a little time to show that it is not: else a wrong time, once learned, would have it
-  // fenced for ever.
+  // A unit that is begun cannot be moved. When all others are done and one worker is stuck in a
+  // unit (or in delivery), the round waits for as long as computing its units again would take.
+  // Then they are computed again: never more than twice the time of the better choice. A worker may
+  // be known to need much longer than that, or be far slower than others and late even so. It gets
+  // a little time to show progress: else a wrong time, once learned, would have it fenced for ever.
   void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
     // Where most are late it is not them; and a worker that computes again what a fence took must
     // not be next. So where more than a few are late or fenced each one more doubles the patience.
@@ -377,7 +376,7 @@ class Flexrr final : public WorkRule {
     }
   }
 
-  // What a late worker may take, from its last news on, before it counts as stuck.
+  // The time from its last news until a late worker counts as stuck.
   Duration DueIn(const RoundView& view, std::size_t i, Duration usual) {
     const WorkerView& worker = view.workers[i];
     return std::max(Computed(worker) ? 4 * Delivery(view) + usual

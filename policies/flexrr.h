@@ -2,8 +2,8 @@
 // waits and nothing is dropped. After Harlap et al., "Addressing the straggler problem for
 // iterative convergent parallel ML", SoCC'16, section 4 (RapidReassignment).
 //
-// There workers report progress to each other in helper groups, and a helpee answers a report that
-// is more than 20 % of a round ahead of it with a small assignment, follow-ups doubling. Here the
+// There, workers report progress to each other in helper groups. When a report is more than 20 % of
+// a round ahead, the helpee answers with a small assignment; further ones double. Here the
 // coordinator has everybody's reports, and a hand-over is revoke, acknowledge, assign, so that each
 // unit is in one pair of hands at any time.
 #pragma once

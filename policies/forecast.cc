@@ -14,7 +14,7 @@ constexpr int kHalvings = 12;
 constexpr double kRounding = 1e-6;  // of a unit
 constexpr double kMostUnits = 1u << 30;
 
-// What it has computed is on its way: for as long again as that takes longer than usual.
+// Its computed units are on their way. If that takes longer than usual, as long again is expected.
 Time ExpectedDelivery(const WorkerView& worker, Time now, Duration usual) {
   if (worker.finished_at || worker.parts.empty()) return now;
   const Duration spent = now - worker.parts.back().ready_at;
@@ -48,7 +48,7 @@ void ForecastWorkers(const RoundView& view, const std::vector<WorkerEstimate>& e
       if (Computed(worker)) {
         worker_forecast.begun_end = ExpectedDelivery(worker, view.now, longest);
       } else {
-        // What it was asked to give back will move, too: it is in nobody's hands yet.
+        // Units that it was asked to give back will move, too: they are unassigned.
         worker_forecast.movable =
             worker.revoking ? worker.units_given - Begun(worker) : estimate.movable;
         worker_forecast.begun_end = worker_forecast.helps_from =

@@ -1,12 +1,12 @@
-// Whether a round is better closed without who is late: what its samples are worth against the time
-// that waiting for them takes.
+// Decides whether a round is better closed without late workers: what their samples are worth
+// against the time of waiting for them.
 //
-// A round's time is worth the samples that the job makes in it, so of all sets of workers that
-// could be left out the one is best with the most samples less rate x time. That rule, applied with
-// the rate that it leads to, makes the most samples per second (the marginal value theorem; for
-// renewal processes e.g. Ross, Introduction to Stochastic Dynamic Programming, 1983, chapter III).
-// A worker in a unit that takes longer than usual is expected to need as long again as it is
-// overdue, so nobody is waited for much longer than its samples are worth.
+// A round's time is worth the samples that the job makes in it. So the best set of workers to leave
+// out is the one with the most samples less rate x time. That rule, applied with the rate that it
+// leads to, makes the most samples per second (the marginal value theorem; for renewal processes
+// e.g. Ross, Introduction to Stochastic Dynamic Programming, 1983, chapter III). A worker in a unit
+// that takes longer than usual is expected to need as long again as it is overdue. So the job never
+// waits for a worker much longer than its samples are worth.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace lockstep::policies {
 
-// What one worker has to do with the end of a round.
+// One worker's part in the end of a round.
 struct WorkerForecast {
   Time begun_end;   // when what cannot be taken from it any more is delivered
   Time helps_from;  // what it is given besides is delivered one unit time for each after this
@@ -37,7 +37,7 @@ class Forecast {
   // samples may be left out at most. Workers with zero samples are never left out.
   const std::vector<bool>& LeftOut(const std::vector<WorkerForecast>& worker_forecasts, Time now,
                                    double rate, double spare);
-  // As of the last call: when the others are done, when all would be, and what the others lack.
+  // By the last call: when the others are done, when all would be, and what the others lack.
   Time end() const { return end_; }
   Time whole() const { return whole_; }
   double lost() const { return lost_; }
@@ -53,7 +53,7 @@ class Forecast {
     double most;  // units that it can have
     std::size_t worker;
   };
-  // When the first `count` of loads_ are done.
+  // The time when the first `count` of loads_ are done.
   double EndOf(std::size_t count) const;
 
   std::vector<Load> loads_;  // first those that are never left out, then the latest last
@@ -63,7 +63,7 @@ class Forecast {
   double lost_ = 0;
 };
 
-// Of each worker of the view, from a look at it. `delivery`: of a part, usually.
+// Makes the forecast of each worker of the view. `delivery`: a part's usual time.
 void ForecastWorkers(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
                      Duration delivery, std::vector<WorkerForecast>* worker_forecasts);
 

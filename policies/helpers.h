@@ -1,5 +1,5 @@
-// Who can help whom within one look at a round. A look at a thousand workers asks this for each
-// that lags and for each unit that moves, so no answer costs a pass.
+// Finds helpers within one look at a round. A look at a thousand workers asks this for each that
+// lags and for each unit that moves, so no answer costs a pass.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ struct WorkerEstimate {
   std::uint32_t movable = 0;
   bool can_help = false;
   bool idle = false;  // can help, and has computed all that it holds
-  // Of a run, beside run_share, before the first unit that it is given: where none waits already.
+  // A run's cost, beside run_share, before its first given unit: where none waits already.
   Duration start_cost{};
-  // Of its queue's runs, for each unit in it: what is not counted as a unit comes or goes would be
-  // there at the next look, and the units would go to and fro.
+  // The cost of its queue's runs, for each unit in it. If this cost were not counted when a unit
+  // moves, it would appear at the next look, and units would move back and forth.
   Duration run_share{};
-  // What of `end` it is promised, and has not got yet.
+  // The part of `end` for units that it is promised and has not got yet.
   Duration promised{};
   Duration Step() const { return unit_time + run_share; }  // by which one unit moves the end
 };
@@ -34,8 +34,7 @@ struct WorkerEstimate {
 // place in the view.
 class Helpers {
  public:
-  // A new look; of `estimates`, which has to stay, only `can_help` may end. `group_size` 0: all are
-  // one group.
+  // Begins a look. `estimates` has to stay; only its `can_help` may end. `group_size` 0: one group.
   void Begin(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
              std::uint32_t group_size);
 
@@ -43,14 +42,14 @@ class Helpers {
   // One that helps is more than `trigger` further than this worker, or has nothing left. The worker
   // has units left.
   bool IsBehind(std::size_t worker, double trigger);
-  // When the first of the group's helpers would be done with one unit more; kNever without any.
+  // When the group's first helper would be done with one unit more; kNever without helpers.
   Time Soonest(std::size_t worker) { return GroupOf(worker).soonest; }
 
   // --- as it is now
   // Who would be done first with one unit more, at a tie the first by id. Nobody where that is the
   // worker itself: all others would be done after it then.
   std::optional<std::size_t> Earliest(std::size_t worker);
-  // Who was named last by Earliest has got one unit more.
+  // The worker that Earliest named last has got one unit more.
   void GaveOne(std::size_t helper);
 
  private:

@@ -1,8 +1,8 @@
 // Differences between workers that last: whether there are any, and shares that follow them.
 //
-// In come the rounds as they were committed, with what is known of each worker's unit times; out
-// goes whether a worker has been faster or slower than the median for some rounds in a row, and
-// shares by speed while one is, equal ones while not.
+// Each committed round comes in, with the workers' unit times. Some rounds in a row in which a
+// worker is faster or slower than the median make a lasting difference. While there is one, shares
+// follow speed; else they are equal.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace lockstep::policies {
 
 class LastingDifference {
  public:
-  // Of a round that is planned: who is no member any more is forgotten.
+  // Takes a planned round, and forgets workers that are no longer members.
   void OnPlanned(std::span<const WorkerView> members);
   void OnCommitted(const RoundView& view);
   bool uneven() const { return uneven_; }

@@ -1,4 +1,4 @@
-// When a worker will be done with what it has, as far as its reports tell.
+// Estimates when a worker will be done with its units, as far as its reports tell.
 #pragma once
 
 #include <algorithm>
@@ -11,24 +11,24 @@
 
 namespace lockstep::policies {
 
-// What one of its runs takes beside its units, in unit times; 0 where that is not known.
+// The cost of one of its runs beside its units, in unit times; 0 where that is not known.
 inline double RunCostOf(const WorkerView& worker) {
   return std::max(worker.run_cost.value_or(0), 0.0);
 }
 
-// The median over the workers of which it is known, and not below zero; what a run costs is much
-// the same for all, and one by itself is all noise. Of two it lies between them: by the lower one,
-// of a worker that hardly knows, all compute in short runs, of which it never learns better.
+// The median over the workers that know it, and not below zero. The cost of a run is much the same
+// for all, and a single measurement is noisy. Of two values it lies between them: by the lower one,
+// perhaps a poor measurement, all would compute in short runs and never learn better.
 std::optional<double> MedianRunCost(std::span<const WorkerView> workers);
 
-// What the units of one of its runs take, and the run itself.
+// The time of one of its runs: its units and the run's cost.
 inline Duration RunTime(const WorkerView& worker, std::uint32_t units, Duration unit_time) {
   const Duration cost =
       worker.run_cost ? FromSeconds(Seconds(unit_time) * RunCostOf(worker)) : Duration{};
   return unit_time * units + cost;
 }
 
-// What so many units of its queue take, in as many runs as it computes them in.
+// The time for so many units of its queue, in as many runs as it uses.
 Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_time);
 
 // Time that one of its units takes now beside its run's cost: the pace of this round, else what is
@@ -38,8 +38,7 @@ inline Duration UnitTimeOf(const WorkerView& worker, Duration otherwise) {
   return worker.unit_time_mean > Duration{} ? worker.unit_time_mean : otherwise;
 }
 
-// Units done, of those it holds, as a share from 0 to 1; the run under way counts as far as its
-// time goes.
+// The done share of the units it holds, 0 to 1; the run under way counts by its time.
 double Progressed(const WorkerView& worker, Time now, Duration unit_time);
 
 // The median of UnitTimeOf over the workers of which something is known; zero when of none.
@@ -61,8 +60,8 @@ inline std::uint32_t InHand(const WorkerView& worker) {
 // Everything it holds is computed; perhaps not delivered.
 inline bool Computed(const WorkerView& worker) { return worker.units_done >= worker.units_given; }
 
-// When it will have computed all units it holds. A run that takes longer than usual is expected to
-// need as long again as it is overdue. `unit_time`: as UnitTimeOf says.
+// Estimates when it will have computed all units it holds. A run that takes longer than usual is
+// expected to need as long again as it is overdue. `unit_time`: as UnitTimeOf says.
 inline Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time) {
   if (Computed(worker)) return worker.finished_at.value_or(now);
   const std::uint32_t left = worker.units_given - worker.units_done;

@@ -44,8 +44,8 @@ class Partial final : public ArrivalRule {
     verdict->parts = AllDelivered(view);
   }
 
-  // After the cut everybody still has the unit it is in. Who takes more than two of the usual ones
-  // and a quarter of the round for it is left out.
+  // After the cut everybody still has the unit it is in. A worker that takes more than two usual
+  // units and a quarter of the round for it is left out.
   void JudgeLate(const RoundView& view, ClosingVerdict* verdict) {
     const Time until = view.started + *deadline();
     if (view.now < until) {

@@ -5,7 +5,7 @@
 //   LOCKSTEP_POLICY_PLUGIN(section, workers) { return lockstep::policies::Policy{...}; }
 //
 // once; examples/policy_plugin.cc is a complete one. It runs in the coordinator's process and in
-// the simulator, on one thread. It must be pure, as any policy. What a rule throws ends the job.
+// the simulator, on one thread. It must be pure. An exception from a rule ends the job.
 #pragma once
 
 #include <cstdint>

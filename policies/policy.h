@@ -1,8 +1,8 @@
-// What a straggler policy is: a closing rule (when does a round close, over which parts) and a work
-// rule (who computes what, and what moves within a round). Rules are pure: a view and the time in,
-// a verdict out. They propose; the coordinator disposes: it carries out what keeps the invariants
-// and ignores the rest, so a wrong rule wastes time and never breaks a result. A rule object lives
-// as long as its job's policy and is called by one thread.
+// A straggler policy is a closing rule and a work rule. The closing rule says when a round closes,
+// and over which parts. The work rule says who computes what, and what moves within a round. Rules
+// are pure: a view and the time in, a verdict out. They propose; the coordinator disposes: it
+// carries out what keeps the invariants and ignores the rest, so a wrong rule wastes time and never
+// breaks a result. A rule object lives as long as its job's policy and is called by one thread.
 #pragma once
 
 #include <cstdint>
@@ -37,30 +37,29 @@ struct WorkerView {
   std::uint64_t samples_given = 0;
   bool takes_units = false;  // can be given more units in this round
   bool revoking = false;     // it was asked to give units back and has not answered yet
-  // Of relaxed rounds: the round in which it was given its units, and whether it has applied all
-  // rounds before this one, without which its parts cannot be committed.
+  // In relaxed rounds: the round in which it was given its units, and whether it has applied all
+  // rounds before this one. Without that its parts cannot be committed.
   RoundId base;
   bool level = true;
-  // When units_done last rose; before that when it could begin, having applied the round before, or
-  // the round's start. And the weighted mean of the time between such events in this round (zero
-  // before the first): how fast it is now.
+  // The time when units_done last rose. Before that, the time when it could begin, having applied
+  // the previous round, or the round's start. And the weighted mean of the time between such events
+  // in this round (zero before the first): how fast it is now.
   Time progressed_at;
   Duration pace{};
   Time last_heard;                  // any message
   std::optional<Time> finished_at;  // all of its units are sealed and delivered; set at the round's
                                     // start when it has no units
   std::vector<PartView> parts;
-  // Recent history: its time per unit, as the median of the means of its last three parts, and how
-  // far parts are from that (exponentially weighted); zero when nothing is known yet.
+  // Recent history: its time per unit, as the median of the means of its last three parts, and the
+  // exponentially weighted distance of parts from that. Zero while nothing is known.
   Duration unit_time_mean{};
   Duration unit_time_deviation{};
-  // How it takes its units in this round, by the plan; who was given none there takes as many as it
-  // can. Within most_in_run.
+  // Its runs in this round, by the plan; a worker without units there takes as many as it can. They
+  // are within most_in_run.
   RunLimit runs;
-  // Units of a run at most, by the worker's own bound (its memory, say), whatever a rule says; 0:
-  // no bound.
+  // The most units in a run by the worker's own bound (its memory, say); 0: no bound.
   std::uint32_t most_in_run = 0;
-  // Of its sealed units: how long they took, and in how many runs.
+  // Its sealed units: how long they took, and in how many runs.
   Duration computed{};
   std::uint32_t units_timed = 0;
   std::uint32_t runs_timed = 0;
@@ -79,8 +78,8 @@ struct RoundView {
   bool exact = false;
   std::uint32_t configured_workers = 0;  // --workers
   std::uint32_t planned_workers = 0;     // had units when the round was planned
-  // Of `workers`, kept as running counts so that a rule need not scan to say "not yet": those not
-  // fenced that have units, and of these those with finished_at.
+  // Counts over `workers`, so that a rule need not scan to say "not yet": workers with units that
+  // are not fenced, and those of them with finished_at.
   std::uint32_t with_units = 0;
   std::uint32_t finished = 0;
   std::uint32_t pending_revokes = 0;  // workers with `revoking`
@@ -89,8 +88,8 @@ struct RoundView {
   // formatting would dominate their cost.
   bool explain = false;
   std::uint64_t samples_planned = 0;
-  // Of them those that can still come: without units that are left out, and without contributions
-  // that are skipped because they are no numbers. An exact round closes over all of these.
+  // Those of them that can still come: without units that are left out, and without contributions
+  // that are skipped as not finite. An exact round closes over all of these.
   std::uint64_t samples_wanted = 0;
   std::span<const WorkerView>
       workers;  // members that had units at the start or were given some, by ascending worker id
@@ -124,10 +123,10 @@ class ClosingRule {
   // them. True: the rule can close without that work, it goes back to the sampler. False: it is
   // given to others within the round.
   virtual bool CanDoWithout(const RoundView& view) = 0;
-  // How many of the configured workers the rule can spare for a whole job; the default of
+  // The number of configured workers that the rule can spare for a whole job; the default of
   // job.min_workers follows (registry.h: DefaultMinWorkers).
   virtual std::uint32_t Spare() const { return 0; }
-  // Whether it leaves out single units, so that a round is better cut into many.
+  // True if it leaves out single units, so that a round is better cut into many.
   virtual bool CutsUnits() const { return false; }
   // Called once for each committed round, with the view at its commit.
   virtual void OnCommitted(const RoundView& view) { (void)view; }
@@ -152,22 +151,21 @@ class WorkRule {
  public:
   virtual ~WorkRule() = default;
   virtual std::string_view name() const = 0;
-  // How many of `units` each of the members is given at the start of a round: as many numbers as
-  // members, their sum is `units`.
+  // Shares `units` among the members at a round's start: one number each, with the sum `units`.
   virtual std::vector<std::uint32_t> Share(std::span<const WorkerView> members,
                                            std::uint32_t units) = 0;
   // Called after each event of the round, before the closing rule.
   virtual WorkVerdict Judge(const RoundView& view) = 0;
-  // Whether units move or are shared out by speed, so that a round is better cut into many.
+  // True if units move or are shared out by speed, so that a round is better cut into many.
   virtual bool PlacesUnits() const { return true; }
   virtual void OnCommitted(const RoundView& view) { (void)view; }
 };
 
-// How many units each worker computes together.
+// Decides how many units each worker computes together.
 class RunRule {
  public:
   virtual ~RunRule() = default;
-  // As many limits as members; `shares`: the units of each.
+  // Returns as many limits as members; `shares`: the units of each.
   virtual std::vector<RunLimit> Runs(std::span<const WorkerView> members,
                                      std::span<const std::uint32_t> shares) = 0;
   virtual void OnCommitted(const RoundView& view) { (void)view; }
@@ -177,15 +175,15 @@ struct Policy {
   std::string name;  // as configured: "backup+none"
   std::unique_ptr<ClosingRule> closing;
   std::unique_ptr<WorkRule> work;
-  // Null: each worker's share is one run, as is right where no unit moves or is taken back within a
-  // round. The plan alone then says what is computed together, so the same plans give the same
-  // bits.
+  // Null: each worker's share is one run, which is right where no unit moves within a round. The
+  // plan alone then says what is computed together, so the same plans give the same bits.
   std::unique_ptr<RunRule> runs = {};
   // Rounds are relaxed: contributions that a round closes without go on in the next one.
   bool relaxed = false;
   // A round is some steps of each worker on its own, then the average of the parameters.
   bool local = false;
-  // Of a plug-in, set by who loads it: what a rule threw, once one has. It ends the job.
+  // For a plug-in, set by its loader: the exception that a rule threw, once one has. It ends the
+  // job. It ends the job.
   std::shared_ptr<const std::string> threw = {};
 };
 

@@ -14,10 +14,9 @@
 namespace lockstep::policies {
 namespace {
 
-// Of what a worker computes in a round, the longest first; the first is all of it at once.
+// Fractions of a worker's units in a round, the longest first; the first is all of it at once.
 constexpr std::array kFractions = {1.0, 1.0 / 2, 1.0 / 4, 1.0 / 8, 1.0 / 16, 1.0 / 32};
-// Of a round: that much is anybody late at times, so where runs cost next to nothing they are
-// short.
+// Every worker is late at times by this share of a round, so cheap runs are short.
 constexpr double kLeastLate = 0.02;
 constexpr double kUnknown = 1.0 / 8;  // where it is not known what a run costs
 constexpr double kMemory = 1.0 / 16;  // weight of a round in the running mean of surprises
@@ -40,7 +39,7 @@ class GuidedRuns final : public RunRule {
     }
     for (std::size_t i = 0; i < members.size(); ++i) {
       const double unit = UnitSeconds(members[i]);
-      // What it computes in a round in which nobody waits.
+      // The units that it computes in a round in which nobody waits.
       double quota = shares[i];
       if (unit > 0 && rate > 0) quota = std::min(quota, static_cast<double>(units) / rate / unit);
       limits.push_back(Limit(members[i], quota,
@@ -126,22 +125,20 @@ class GuidedRuns final : public RunRule {
     return seconds > 0 ? seconds : Seconds(worker.unit_time_mean);
   }
 
-  // Of so many units in guided runs of at most `most`: full ones until two of them are left, then
-  // halves.
+  // Counts guided runs of at most `most` units: full ones until two are left, then halves.
   static double CountRuns(double units, double most) {
     return std::max(units / most - 2, 0.0) + std::log2(std::min(2 * most, units)) + 1;
   }
 
   // Short ones where it is not known what a run costs, but of two lengths, so that it will be.
-  // `quota`: units that it computes in a round
-  // in which nobody waits; `usual`: that a worker does. What a slow one loses by its runs' costs is
-  // a part of the little that it does; others do it instead.
+  // `quota`: units that it computes in a round in which nobody waits; `usual`: the mean of all
+  // workers. A slow worker's cost of runs matters little, since others do most of the work.
   RunLimit Limit(const WorkerView& worker, double quota, double usual,
                  const std::optional<double>& cost) {
-    // Of whom nothing is known: a unit, so that something will be.
+    // Nothing is known of it: it gets one unit, so that something will be.
     if (rounds_ == 0) return {1, true};
-    // Of whom nothing has come: so little that something will, at first in runs of which half is
-    // work. Single units, each with a run's cost, would keep somebody late who was it once.
+    // Nothing has come of it: its runs are so short that something will, at first half cost and
+    // half work. Single units, each with a run's cost, would keep somebody late who was it once.
     if (const std::uint32_t silent = State(worker).silent; silent > 0) {
       const double most = cost.value_or(0) / std::exp2(std::min(silent - 1, 32u));
       return {static_cast<std::uint32_t>(std::max(1.0, std::round(most))), true};
@@ -158,7 +155,7 @@ class GuidedRuns final : public RunRule {
       const double most = std::max(1.0, std::min(std::round(fraction * quota), bound));
       const bool whole = fraction == 1;
       if (quota >= 1) {
-        // What is whole is as much of it at a time as the worker can, which need not be all.
+        // A whole run is as much at a time as the worker can compute, which need not be all.
         const double runs =
             whole ? std::ceil(quota / std::min(quota, bound)) : CountRuns(quota, most);
         const double part = std::min(fraction, bound / quota);

@@ -107,7 +107,7 @@ JobState StateFrom(const Json& json) {
   return state;
 }
 
-// What must hold whatever the job was.
+// Checks what holds for every job.
 std::string Contradiction(const JobState& state) {
   const SamplerState& sampler = state.sampler;
   if (state.next_round.value == 0) return "next_round is 0: there is no checkpoint before round 0";
@@ -120,8 +120,8 @@ std::string Contradiction(const JobState& state) {
   if (state.totals.epochs != sampler.epoch.value) {
     return fmt::format("{} finished epochs before epoch {}", state.totals.epochs, sampler.epoch);
   }
-  // What was skipped is among the dropped ones; at a job's end so is what was left out last, which
-  // the epoch still has.
+  // Skipped samples are among the dropped ones. At a job's end so are those that were left out
+  // last, though the epoch still has them.
   const std::uint64_t settled = SettledSamples(sampler);
   const std::uint64_t counted = state.totals.samples_counted;
   if (counted > settled || settled - counted > state.totals.samples_dropped) {

@@ -1,4 +1,4 @@
-// How a checkpoint's file keeps the job's state beside the tensors: as JSON.
+// Writes and reads the job's state beside a checkpoint's tensors, as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -39,7 +39,7 @@ class CheckpointReader {
   Result<msg::StateChunk> Next(std::uint64_t most);
   std::uint64_t read() const { return read_; }    // bytes
   std::uint64_t total() const { return total_; }  // bytes
-  // Of the tensor that the next chunk comes from.
+  // Names the tensor of the next chunk.
   const std::string& name() const;
 
  private:

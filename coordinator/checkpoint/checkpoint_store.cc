@@ -27,8 +27,8 @@ constexpr char kStem[] = "round-";
 
 std::string Stem(RoundId round) { return fmt::format("{}{:010}", kStem, round.value); }
 
-// Of the files that make a checkpoint valid, in the order of their rounds. What else lies there is
-// somebody's own, a copy that is to stay for one.
+// Of the files that make a checkpoint valid, in the order of their rounds. Other files there belong
+// to somebody else, such as a copy that is to stay.
 std::vector<fs::path> ValidOnes(const fs::path& directory) {
   std::vector<fs::path> valid;
   std::error_code error;

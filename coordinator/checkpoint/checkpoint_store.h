@@ -1,7 +1,6 @@
 // The checkpoints of a run: checkpoints/round-0000000123.safetensors with the tensors, and
 // round-0000000123.json with where the job stands. The second is written last and makes the first
-// valid; both come into being under a temporary name. Control thread only, but for what says
-// otherwise.
+// valid; both begin under a temporary name. Control thread only, unless stated otherwise.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +23,16 @@ class CheckpointStore {
   CheckpointStore(std::filesystem::path directory, std::uint32_t keep);
   ~CheckpointStore();
 
-  // What the tensors are called and how long they are; before the first piece. Out of a worker's
-  // Ready.
+  // Describe gives the tensors' names and lengths, before the first piece. They come from a
+  // worker's Ready.
   void Describe(const msg::Ready& ready);
 
-  // A piece of the checkpoint after piece.round, in order from its first byte. After an error the
-  // pieces up to the next first one are passed over, and Save says what went wrong.
+  // A piece of the checkpoint after piece.round, in order from its first byte. After an error,
+  // pieces are ignored up to the next first one, and Save returns the error.
   void Add(const msg::StateChunk& piece);
-  // To be called on any thread, once, saves in their order: makes the checkpoint valid and removes
-  // old ones. Bringing gigabytes to a disk may take longer than anybody waits for a heartbeat. On
-  // an error nothing is left of it and the last good one stays.
+  // Returns a function to call on any thread, once, saves in their order. It makes the checkpoint
+  // valid and removes old ones. Bringing gigabytes to a disk may take longer than anybody waits for
+  // a heartbeat. On an error nothing is left of it and the last good one stays.
   std::function<Status()> Save(RoundId round, const JobState& state);
   void Drop(RoundId round);
 
@@ -42,9 +41,9 @@ class CheckpointStore {
     JobState state;
     std::filesystem::path tensors;
   };
-  // The newest one, read once from its first byte to its last and found sound: its values are those
-  // whose digest a majority of the members confirmed, under the names and with the shapes of the
-  // model, and all of them are numbers. nullopt when there is none. An error is one line, names the
+  // Returns the newest checkpoint, read once from its first byte to its last and found sound. Its
+  // values have the digest that a majority of the members confirmed. Names and shapes are the
+  // model's, and all values are finite. nullopt when there is none. An error is one line, names the
   // file and says what is wrong with it.
   Result<std::optional<Loaded>> Newest() const;
 

@@ -15,7 +15,7 @@
 
 namespace lockstep::coordinator {
 
-// Writes `path`.partial, then renames it. One writer for a path at a time. After an error the
+// Writes `path`.partial, then renames it. A path has one writer at a time. After an error the
 // partial file is gone and the writer only good for destruction; errors name the path and the
 // operating system's reason (disk full, permission).
 class SafetensorsWriter {
@@ -30,7 +30,7 @@ class SafetensorsWriter {
 
   // The next bytes of a tensor (index into `tensors`). Tensors may be filled side by side.
   Status Append(std::size_t tensor, std::span<const std::byte> bytes);
-  // When every tensor is complete: to the disk, and under its name.
+  // Call it when every tensor is complete: it syncs the file and renames it.
   Status Commit();
 
  private:

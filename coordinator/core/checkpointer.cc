@@ -28,8 +28,8 @@ bool AllFinite(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-// Whoever contributed is level and was in time; among those the one with the shortest units has
-// time to spare. Distrusted ones come last: when one of them is the best, all have been tried.
+// Every contributor is level and was in time. Among those, the one with the shortest units has time
+// to spare. Distrusted ones come last: when one of them is the best, all have been tried.
 std::optional<MemberId> Checkpointer::ChooseWriter(const msg::Commit& commit) const {
   std::optional<MemberId> best;
   const auto cost = [&](const Member& m) {
@@ -64,8 +64,7 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
     owed_ = true;
     return std::nullopt;
   }
-  // All of it has come, and state that is shared out may be lost with a holder: nobody gathers it
-  // once more.
+  // All of it has come, and sharded state may be lost with a replica: nobody gathers it again.
   if (again && last && sharded_ && current_->complete && current_->attempt == commit.attempt) {
     return std::nullopt;
   }
@@ -205,7 +204,7 @@ void Checkpointer::SaveIfPossible() {
   const std::optional<Digest128> confirmed =
       sharded_ ? std::optional(checkpoint.digest.Digest()) : Confirmed();
   if (!confirmed) return;
-  // Whose own state is another one, whether it wrote or not.
+  // Members whose own state is different, whether they wrote or not.
   for (const auto& [id, digest] : checkpoint.votes) {
     Member* member = job_->members.Find(id);
     if (digest == *confirmed || member == nullptr || !member->live()) continue;
@@ -227,7 +226,7 @@ void Checkpointer::SaveIfPossible() {
   }
 }
 
-// Whoever streamed it is asked last from now on; the next commit asks somebody else.
+// The member that streamed it is asked last from now on; the next commit asks another one.
 void Checkpointer::NotKept(const std::string& why) {
   job_->Log(LogLevel::kWarning,
             "the checkpoint after round {} that worker {} wrote is not kept: {}", current_->round,
@@ -263,8 +262,8 @@ void Checkpointer::OnCopied(const Member& from, const msg::Copied& message) {
 }
 
 // Without the writer there is no file; without a voter there may still be a majority of the others.
-// Of state that is shared out all has come then, and only the round's end is waited for: with its
-// writer there may have gone what nobody else could write again.
+// With a sharded optimizer all pieces have come then, and only the round's end is awaited. The
+// writer may have held the only copy of a part.
 void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
   distrusted_.erase(member);
   if (!current_) return;
@@ -278,7 +277,7 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
     owed_ = true;
     return;
   }
-  // What it has said still counts.
+  // Its vote still counts.
   if (!current_->votes.contains(member)) std::erase(current_->voters, member);
   const bool unconfirmed =
       sharded_ ? doubtful && current_->writer == member : current_->voters.empty();
@@ -310,7 +309,7 @@ void Checkpointer::Tick() {
   owed_ = true;
 }
 
-// What was handed on of it is of no use any more, and the shell removes it.
+// The pieces that were handed on are of no use any more, and the shell removes them.
 void Checkpointer::Drop() {
   LOCKSTEP_CHECK(current_, "no checkpoint to drop");
   if (current_->any) job_->Emit(DropCheckpoint{current_->round});

@@ -1,8 +1,8 @@
-// Checkpoints: a member that is fast streams its state after a round; the file becomes valid when
-// all has come, the round is closed, and a majority of the members has told the digest of what has
-// come as that of its own state. One at a time. All members take that digest between two updates,
-// one pass over their state at the speed of memory: less than what the writer pays for its copy,
-// and what every byte of the file is confirmed by.
+// Checkpoints: a fast member streams its state after a round. The file becomes valid when all
+// pieces have come, the round is closed, and a majority of the members reports the same digest for
+// its own state. One checkpoint is made at a time. All members take that digest between two
+// updates, in one pass over their state. That costs less than the writer's copy, and it confirms
+// every byte of the file.
 //
 // In: commits (is one due?), pieces and digests from members, that the round is closed. Out: pieces
 // to the run directory, SaveCheckpoint or DropCheckpoint. A checkpoint that a single worker sends,
@@ -32,8 +32,8 @@ class Checkpointer {
         settings_(SettingsToRemember(job->start.config)),
         sharded_(job->start.config.optimizer.Shards(job->start.workers) > 0) {}
 
-  // Before a commit is sent, or sent again: its writer, if a checkpoint is due. `after`: the
-  // sampler after the round.
+  // Called before a commit is sent, or sent again. Returns its writer, if a checkpoint is due.
+  // `after`: the sampler after the round.
   std::optional<MemberId> AtCommit(const msg::Commit& commit, const Sampler& after,
                                    bool epoch_ended, bool last);
   // The job's state after the commit, with the totals before it and without a digest.
@@ -50,10 +50,10 @@ class Checkpointer {
 
   // The state after `round` is saved, or cannot be.
   bool IsDecided(RoundId round) const { return decided_ == round; }
-  // Why the state after the decided round is not saved; empty: it is.
+  // The error that kept the state after the decided round from being saved; empty: it is saved.
   const std::string& decided_error() const { return decided_error_; }
   bool running() const { return current_.has_value(); }
-  // Who writes the one that is under way.
+  // The member that writes the present checkpoint.
   std::optional<MemberId> writer() const {
     return current_ ? std::optional(current_->writer) : std::nullopt;
   }
@@ -85,7 +85,7 @@ class Checkpointer {
   };
   std::optional<MemberId> ChooseWriter(const msg::Commit& commit) const;
   void SaveIfPossible();
-  // Nothing while too few have told their digest.
+  // nullopt while too few have reported their digest.
   std::optional<Digest128> Confirmed();
   void NotKept(const std::string& why);
   void Drop();

@@ -16,7 +16,7 @@
 #include "policies/registry.h"
 
 // Which part hears which event, in which order the parts act, and what a decision about a round
-// means to the others. What the parts decide is theirs: core/ (evaluation, checkpoints, the end),
+// means to the others. The parts make the decisions: core/ (evaluation, checkpoints, the end),
 // membership/ (who is in), round/ (what a round is).
 namespace lockstep::coordinator {
 namespace {
@@ -120,10 +120,9 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
   }
 }
 
-// A gap between the timer that was set and the time at which something comes is time that this
-// process did not have: it is taken out of the clock that all parts see, and what has arrived
-// meanwhile is read before anybody is judged (a stop of the coordinator looks like everybody's
-// silence).
+// A gap between the timer and the next event is time that this process did not have. It is taken
+// out of the clock of all parts. A stop of the coordinator looks like everybody's silence, so
+// messages that arrived meanwhile are read before anybody is judged.
 void Coordinator::Step(Time now, Event event, Actions* out) {
   if (finished()) return;
   job_.out.Write() = out;
@@ -148,7 +147,7 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   job_.now.Write() = logical;
   Dispatch(std::move(event));
   AdvanceAll();
-  // What one part asks of another one has been done, unless nobody is judged now.
+  // The requests of one part to another have been carried out, unless nobody is judged now.
   LOCKSTEP_CHECK(finished() || job_.leaving().empty() || job_.now() < reading_until_,
                  "{} members that are to leave are still there", job_.leaving().size());
   if (!finished()) rounds_.CheckSequence();
@@ -173,15 +172,15 @@ void Coordinator::AdvanceAll() {
   }
   bool joined = false;
   do {
-    // Who is out is out for all parts before any of them decides something.
+    // A member that is out leaves all parts before any of them decides something.
     TakeOut();
     if (job_.phase() == Phase::kFinished) return;
     if (!job_.failure() && AwaitsLevel()) return;
     if (job_.failure()) return ending_.Finish(JobOutcome::kFailed, *job_.failure());
     if (formation_.Advance()) BeginTraining();
     if (job_.phase() == Phase::kTraining && !rounds_.begun()) StartRounds();
-    // A link that is being made again may make an eviction needless, so it is looked at before the
-    // rounds judge who reaches whom; newcomers come in at what the rounds have decided.
+    // A link that is connected again may make an eviction needless, so links come before the
+    // rounds, which judge who reaches whom. Newcomers join at the rounds that were decided.
     relinking_.Advance();
     absences_.Advance();
     AdvanceRounds();
@@ -200,8 +199,8 @@ void Coordinator::AdvanceAll() {
            (job_.failure() && job_.phase() != Phase::kFinished));
 }
 
-// A round's way through its decisions. What a decision changes in others (evaluation, checkpoint,
-// policy) is done here, between two calls of the pipeline, never within one.
+// A round's way through its decisions. This is the place where a decision changes other parts
+// (evaluation, checkpoint, policy): between two calls of the pipeline, never within one.
 void Coordinator::AdvanceRounds() {
   for (;;) {
     Decision decision = rounds_.Decide();
@@ -220,7 +219,7 @@ void Coordinator::AdvanceRounds() {
       case Decision::Kind::kClose:
         CloseRound();
         break;
-      // Whatever is planned behind it is planned anew with it; then the rounds are asked again.
+      // The round after it is planned again; then the rounds are asked again.
       case Decision::Kind::kNextAttempt: {
         auto draft = rounds_.DraftNextAttempt();
         if (!draft) return job_.Fail(draft.error().message);
@@ -281,8 +280,7 @@ void Coordinator::Note(JournalEntry entry) {
   job_.Emit(Journal{noted_});
 }
 
-// What waited for this round to be a fact hears of it after the shell does: its record comes before
-// any file that is about it.
+// The shell hears of it before other parts: its record comes before any file about it.
 void Coordinator::CloseRound() {
   const ClosedRound closed = rounds_.CloseCommitted();
   const auto record = std::make_shared<const RoundRecord>(MakeRecord(job_, closed));
@@ -295,9 +293,8 @@ void Coordinator::CloseRound() {
   report_.OnClosed(*record);
 }
 
-// First those that stay connected and only have lost their place in the rounds. Taking one out may
-// put out others, who are added behind; nobody is taken out twice, since who leaves is not found
-// any more.
+// Takes out first the members that stay connected and only leave the rounds. This may evict others,
+// which are added at the end; nobody is taken out twice, since Find ignores leaving members.
 void Coordinator::TakeOut() {
   while (const auto behind = job_.TakeBehind()) {
     Member& slot = job_.members.at(behind->member.worker);
@@ -312,16 +309,16 @@ void Coordinator::TakeOut() {
   while (const auto leaving = job_.TakeLeaving()) TakeOut(*leaving);
 }
 
-// The last live member may be gone while one that copied from it is level already, or one that was
-// put behind for its silence has applied the round, and its message is on the way: then the job has
-// lost nothing. If all that is left is somebody who has the rounds before, only the last one is
-// lost, and that is computed again.
+// When the last live member is gone, the job may have lost nothing. A member that copied from it
+// may be level already, or one that was put behind for its silence may have applied the round; its
+// message is on the way. If all that is left is somebody who has the rounds before, only the last
+// one is lost, and that is computed again.
 bool Coordinator::AwaitsLevel() {
   if (job_.phase() != Phase::kTraining || !rounds_.begun() || job_.members.CountLive() > 0) {
     nobody_live_since_.reset();
     return false;
   }
-  // Who was behind has given up what it held.
+  // With replicas, a member that was behind has given up its shards.
   const bool may_return = !rounds_.replicas().any();
   if (may_return && joining_.ReadmitApplied()) {
     nobody_live_since_.reset();
@@ -510,8 +507,7 @@ void Coordinator::Dispatch(Event event) {
              event);
 }
 
-// The death of a peer is an event like any other. One that left because nothing came from here is
-// not to blame.
+// The death of a peer is an event. One that left because nothing came from here is not to blame.
 void Coordinator::OnDisconnected(const Disconnected& event) {
   if (admission_.Waits(event.connection)) return admission_.OnDisconnected(event.connection);
   Member* member = job_.members.Find(event.connection);
@@ -633,7 +629,7 @@ void Coordinator::OnStopRequested(const StopRequested& event) {
   if (job_.phase() == Phase::kTraining) rounds_.StopSoon(job_.now() + job_.timeout / 2);
 }
 
-// What it has committed is what the program wanted, so the open round is none of it. All workers
+// The committed rounds are what the program wanted, so the open round does not count. All workers
 // may ask for the same.
 void Coordinator::OnStopAsked(const Member& from, const msg::StopAsked& message) {
   if (job_.phase() == Phase::kEnding) return;
@@ -666,7 +662,7 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
     return Error{ErrorCode::kInvalid, fmt::format("a job with the policy {} cannot take {}: {}",
                                                   job_.policy().name, made->name, why)};
   }
-  // What its config cannot have from the start, it cannot change to.
+  // A policy that the config could not have had from the start is refused.
   const Traits traits = {.policy = policies::TraitsOf(*made, name), .workers = job_.start.workers};
   if (const auto fits = CheckTogether(job_.start.config, traits); !fits) return fits.error();
   std::string text = made->name;

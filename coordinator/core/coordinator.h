@@ -1,10 +1,10 @@
 // The coordinator as a value: events and the time go in, actions come out. No I/O, no clock, no
 // thread; the same code runs in the job, in the simulator and under the property tests.
 //
-// It is put together out of parts that each decide one thing (who is in, what a round is, when a
-// checkpoint is valid) and share one context (Job). A part never calls another one from within a
-// handler: Step hands the event to those whom it concerns, then lets all of them do what can be
-// done now, until nobody has been evicted or put behind by that.
+// It consists of parts that each decide one thing (who is in, what a round is, when a checkpoint is
+// valid) and share one context (Job). A part never calls another one from within a handler. Step
+// hands the event to the parts that it concerns. Then all parts do what can be done now, until
+// nobody was evicted or put behind by that.
 //
 // In: Step(now, event). Out: actions, in the order in which they have to be carried out.
 #pragma once
@@ -54,17 +54,17 @@ class Coordinator {
   // Appends to `out`. `now` never goes back. A message that cannot be right closes its connection.
   void Step(Time now, Event event, Actions* out);
 
-  // What has to hold between two steps, recounted: O(units of the rounds that live). For tests, the
-  // simulator and the fuzzer, after each step; Step itself checks what costs nothing.
+  // Recounts what has to hold between two steps, in O(units of the live rounds). Tests, the
+  // simulator and the fuzzer call it after each step; Step itself checks what costs nothing.
   void CheckInvariants() const;
 
   bool finished() const { return job_.phase() == Phase::kFinished; }
-  // For the progress line and HTTP; costs O(members).
+  // The status for the progress line and HTTP; costs O(members).
   JobStatus Status(Time now) const { return report_.Status(now); }
-  // Between workers that are there, as measured when they connected; Members::MeasuredPaths.
+  // The paths between present workers, as measured when they connected; Members::MeasuredPaths.
   std::vector<PathRecord> MeasuredPaths() const { return job_.members.MeasuredPaths(); }
-  // What the workers have agreed on of their parameters and state (the other fields are empty): to
-  // describe a checkpoint by, since a single worker's Ready may be wrong.
+  // Returns the parameters and state that the workers have agreed on; the other fields are empty.
+  // Checkpoints are described by it, since a single worker's Ready may be wrong.
   msg::Ready Agreed() const;
   // Lines for the log at start: each bounded container and the formula of its bound (I7).
   std::vector<std::string> Bounds() const { return BoundsInWords(job_.start, admission_.Bound()); }
@@ -90,7 +90,7 @@ class Coordinator {
   void AdvanceRounds();
   void Commit(CommitDraft draft);
   void CloseRound();
-  // Who was put behind is out of the rounds; who was evicted is out of the job, and all are told.
+  // Members that are behind leave the rounds; evicted ones leave the job. The others are informed.
   void TakeOut();
   void TakeOut(const Leaving& leaving);
   // Nobody is live, but somebody that copied may be level and not have been heard yet: then nothing
@@ -114,7 +114,7 @@ class Coordinator {
   void ReplacePolicy();
 
   // In the order in which they may rely on each other: a part is handed those before it and never
-  // hears of those behind it. What concerns several of them is decided here.
+  // hears of those behind it. The coordinator itself decides what concerns several parts.
   Job job_;
   Admission admission_;
   Reattachment reattachment_;
@@ -142,15 +142,14 @@ class Coordinator {
   std::string next_policy_name_;
   std::optional<Time> short_since_;        // see EndIfShort
   std::optional<Time> nobody_live_since_;  // see AwaitsLevel
-  // Somebody wants an end, or the disk is full: the open round is to be the last one.
+  // The job is asked to stop, or the disk is full: the open round is the last one.
   bool stopping_ = false;
   bool asked_to_stop_ = false;                        // by a signal
   JobOutcome stop_outcome_ = JobOutcome::kCompleted;  // also of a job that is not stopped
   std::string stop_reason_;
   Time timer_ = kNever;  // in the shell's time
   Time reading_until_;   // after a stop of this process: nobody is judged before
-  // The last stop that was so long that workers may have left over it, and until when their ends
-  // come in.
+  // The last stop that may have made workers leave, and until when their ends come in.
   Duration overslept_{};
   Time overslept_until_;
   bool left_over_it_ = false;  // somebody has, and no round has closed since

@@ -8,8 +8,7 @@
 
 namespace lockstep::coordinator {
 
-// Those who were left behind get one time-out to become level, so that they end with the job's
-// result.
+// Members that are behind get one time-out to become level and end with the job's result.
 void Ending::Begin(JobOutcome outcome, bool early, std::string reason) {
   LOCKSTEP_CHECK(!begun_ && rounds_->done(), "the end begins twice, or before the rounds are done");
   outcome_ = outcome;
@@ -46,7 +45,7 @@ void Ending::Advance() {
     deadline_ = job_->now() + job_->bounds.FinalDigest(job_->parameter_bytes());
     SayFinish(reason_, /*failed=*/false, early_);
   }
-  // Who does not say its digest in time has no vote; that alone is no difference.
+  // A member that does not report its digest in time has no vote; that alone is no difference.
   for (const Member& member : job_->members.all()) {
     if (member.live() && !digests_.contains(member.id) && job_->now() < deadline_) return;
   }
@@ -87,7 +86,7 @@ bool Ending::OthersCatchUp() const {
          std::ranges::any_of(job_->members.all(), [&](const Member& m) { return CatchesUp(m); });
 }
 
-// Who is not heard of is not waited for.
+// A member that is silent is not waited for.
 bool Ending::CatchesUp(const Member& member) const {
   const bool late = member.behind() || member.state == MemberState::kCatchingUp;
   return member.connected() && late && job_->now() - member.last_heard < job_->timeout / 2;
@@ -119,8 +118,7 @@ std::string Ending::Waiting() const {
   return "";
 }
 
-// Once nobody is waited for to catch up, what is left (an evaluation, a checkpoint) has deadlines
-// of its own.
+// Once nobody catches up, the rest (an evaluation, a checkpoint) has deadlines of its own.
 Time Ending::NextDeadline() const {
   if (finishing_) return deadline_;
   return begun_ && job_->now() < copied_by_ ? copied_by_ : kNever;
@@ -202,8 +200,8 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     const double sum = compute + link + lost;
     const double avoided = Seconds(member.would_have_blocked);
     if (sum + avoided <= 0) continue;
-    // Who held up nobody, as it was left out each time or had less to do, computes slowly or reads
-    // slowly: that is what the policy has avoided.
+    // A worker that held up nobody was left out each time or had less to do. It computes or reads
+    // slowly, and the policy has avoided the delay.
     const double slow = compute + avoided;
     const bool was_lost = lost > 0 && lost >= std::max(slow, link);
     const char* kind = was_lost                                ? "lost"

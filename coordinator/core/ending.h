@@ -28,14 +28,14 @@ class Ending {
   Ending(Job* job, Pipeline* rounds, Evaluation* evaluation, Checkpointer* checkpointer)
       : job_(job), rounds_(rounds), evaluation_(evaluation), checkpointer_(checkpointer) {}
 
-  // All rounds are closed. `early`: there would have been more.
+  // Called when all rounds are closed. `early`: there would have been more.
   void Begin(JobOutcome outcome, bool early, std::string reason);
   Status OnFinal(Member& from, const msg::Final& message);
   void Advance();
   // The last commit is sent once more, with a checkpoint writer that is there.
   void SendLastAgain();
   Time NextDeadline() const;
-  // For what the end is waited for, in words; empty: it has not begun, or is here.
+  // Names in words what the end waits for; empty: it has not begun, or nothing is missing.
   std::string Waiting() const;
 
   // Now, without waiting for anybody.
@@ -44,7 +44,7 @@ class Ending {
  private:
   void AskForCheckpoint();
   void SayFinish(const std::string& reason, bool failed, bool early);
-  // Somebody who was left behind is copying what the job ended with.
+  // A member that was behind is copying the job's final state.
   bool OthersCatchUp() const;
   bool CatchesUp(const Member& member) const;
   bool Agree(std::string* digest, std::vector<WorkerId>* differ) const;
@@ -53,7 +53,7 @@ class Ending {
   Pipeline* rounds_;
   Evaluation* evaluation_;
   Checkpointer* checkpointer_;
-  // What the job will have come to if nothing goes wrong by then.
+  // The job's outcome, unless something goes wrong before the end.
   JobOutcome outcome_ = JobOutcome::kCompleted;
   bool early_ = false;
   std::string reason_;

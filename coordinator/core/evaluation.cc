@@ -139,8 +139,7 @@ void Evaluation::OnClosed(RoundId round) {
   RecordIfPossible();
 }
 
-// What is recorded is of a closed round: until then another attempt may take the place of the one
-// that was evaluated.
+// Only a closed round is recorded: until then another attempt may replace this one.
 void Evaluation::RecordIfPossible() {
   const Current& evaluation = *current_;
   if (evaluation.left > 0 || !evaluation.closed) return;
@@ -177,7 +176,7 @@ void Evaluation::GiveToIdle() {
   }
 }
 
-// Who has been put behind since may still tell its result, but holds the snapshot no more.
+// A member that was put behind may still report its result, but no longer holds the snapshot.
 void Evaluation::GiveIfIdle(Member& member) {
   const auto& holders = current_->holders;
   if (std::ranges::find(holders, member.id) != holders.end() && !Busy(member.id)) Give(member);

@@ -1,9 +1,9 @@
 // The test set, evaluated in chunks by members that hold a snapshot of the round, beside training.
-// One evaluation at a time.
+// One evaluation runs at a time.
 //
 // In: commits (is one due?), who has applied the round and so holds the snapshot, results. Out:
-// Evaluate to members, EvaluationDone. What is recorded is of a closed round: until it is closed a
-// further attempt may replace the state that was evaluated, and then it begins anew under a new id.
+// Evaluate to members, EvaluationDone. Only evaluations of closed rounds are recorded. Until then a
+// further attempt may replace the state, and the evaluation begins again under a new id.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@ class Evaluation {
  public:
   explicit Evaluation(Job* job) : job_(job) {}
 
-  // At a commit: the id to put into it; 0: none. A running one is only given up for the last.
+  // At a commit, returns the id to put into it; 0: none. Only the last gives up a running one.
   std::uint32_t AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last);
   // The member holds the snapshot if this is the round.
   void OnApplied(Member& member, RoundId round);
@@ -34,7 +34,7 @@ class Evaluation {
 
   bool running() const { return current_.has_value(); }
   const std::optional<EvaluationRecord>& last() const { return last_; }
-  // Of a resumed job: its last one, until there is another.
+  // A resumed job has its last evaluation until there is another.
   void GoOnFrom(const std::optional<EvaluationRecord>& last) { last_ = last; }
 
   void CheckInvariants() const;

@@ -182,7 +182,7 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccou
   const RoundWork& work = round.work();
   const CommittedRound::History& history = round.history();
   std::vector<Time> finished;
-  // What equal shares and waiting for all would have made of the round.
+  // Estimates the round's time with equal shares and a wait for all.
   std::uint32_t planned = 0;
   std::uint32_t units = 0;
   for (const policies::WorkerView& view : work.workers()) {

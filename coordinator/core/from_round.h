@@ -1,4 +1,4 @@
-// What a closed round leaves behind: its record, and what it tells about stragglers.
+// Makes the record of a closed round, and derives from it who the stragglers are.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The job's report about itself: the status for the progress line and HTTP, the missing workers,
-// and the bounds that are printed at start. Nothing that decides looks at it.
+// and the bounds that are printed at start. No decision depends on it.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ class JobReport {
   JobStatus Status(Time now) const;
 
  private:
-  // Of the last closed round.
+  // Facts of the last closed round.
   struct LastClosed {
     double commit = 0;
     double samples_per_second = 0;  // weighted mean

@@ -13,8 +13,7 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Rounds before a worker is judged by its mean, and after which it is held to be like the others
-// again.
+// Rounds before a worker is judged by its mean, and until it counts as like the others again.
 constexpr std::uint32_t kRounds = 32;
 constexpr double kWeight = 1.0 / 16;  // of the last round in the mean
 // Standard deviation of such a mean over that of a round: sqrt(kWeight / (2 - kWeight)).
@@ -42,7 +41,7 @@ double OfSample(const GradientWatch::Norm& norm) {
   return std::log(norm.squares) / 2 - std::log(norm.count);
 }
 
-// What both say: nothing, where one of them explains it.
+// The common part of both: nothing, where one of them explains it.
 double Least(double a, double b) {
   if ((a > 0) != (b > 0)) return 0;
   return std::abs(a) < std::abs(b) ? a : b;

@@ -1,6 +1,6 @@
-// What is wrong with a job's numbers though each of them is one: a worker whose gradients are far
-// larger or smaller than its peers', and a loss that has exploded. For people: nothing is left out
-// for it.
+// Finds outliers among a job's finite numbers: a worker whose gradients are far larger or smaller
+// than its peers', and a loss that has exploded. The warnings are for people: no contribution is
+// left out because of them.
 //
 // Pure: closed rounds in, warnings out. The state is a few numbers for each worker.
 #pragma once
@@ -16,17 +16,17 @@
 
 namespace lockstep::coordinator {
 
-// Compares the norms of what the workers contributed to a round. By how much a norm is off is the
+// Compares the norms of what the workers contributed to a round. The deviation of a norm is the
 // logarithm of its ratio to the median worker's. A gradient over n samples has a norm between
 // sqrt(n) (noise alone) and n (all alike) times a sample's, so what different n explain is nothing
 // that is off. Per worker the mean of that over its last rounds counts, in which no single round
 // weighs much: one hard batch says nothing.
 //
-// A worker is far off when its mean is beyond a factor of two, beyond what the noise of so many
-// rounds may be, and beyond five times what is usual among the others (by the median absolute
-// deviation), as where each has data of its own. Or at once, when a single contribution is 1,000
-// times as large as the median and as any median was before. Of two workers it is the larger one
-// that is named, as nothing tells which one is right.
+// A worker is far off when its mean passes three limits: a factor of two, the noise of so many
+// rounds, and five times the spread among the others. The spread is the median absolute deviation;
+// it is large where each worker has data of its own. Or at once, when a single contribution is
+// 1,000 times as large as the median and as any median was before. Of two workers the one with the
+// larger norm is named, since nothing tells which one is right.
 class GradientWatch {
  public:
   struct Norm {
@@ -43,11 +43,11 @@ class GradientWatch {
 
   explicit GradientWatch(std::uint32_t workers) : workers_(workers) {}
 
-  // At most one norm for each worker.
+  // Each worker has at most one norm.
   std::vector<Change> OnRound(std::span<const Norm> norms);
   // Another process has its place.
   void Forget(WorkerId worker) { workers_[worker.value] = {}; }
-  // Over the median worker's, by its last rounds; nullopt: of too few rounds.
+  // The worker's norm over the median worker's, by its last rounds; nullopt: too few rounds.
   std::optional<double> Times(WorkerId worker) const;
   // Ascending.
   std::vector<Change> Far() const;
@@ -60,14 +60,14 @@ class GradientWatch {
     std::optional<Change> far;
     std::uint32_t calm = 0;  // rounds since it was last seen to be
   };
-  // Of a contribution, as logarithms of norms over those of the median worker.
+  // A contribution's deviations, as logarithms of norms over the median worker's.
   struct Off {
     double by = 0;       // what its count does not explain
     double largest = 0;  // over the largest usual norm of any round so far
   };
 
   std::vector<Off> OffsOf(std::span<const Norm> norms);
-  // Among the others.
+  // The spread among the other workers.
   double SpreadBeside(WorkerId worker, std::span<const Norm> norms) const;
   bool Lasting(WorkerId worker, std::span<const Norm> norms) const;
   void Note(Worker& worker, double off) const;
@@ -76,10 +76,10 @@ class GradientWatch {
   std::optional<double> largest_usual_;  // logarithm of the median worker's norm for each sample
 };
 
-// Against the first rounds of this process: what a loss is differs between jobs, and falls.
+// Compares the loss with this process' first rounds: its size differs by job, and it falls.
 class LossWatch {
  public:
-  // Of a closed round. True: whether it has exploded has changed.
+  // Takes the loss of a closed round. True: whether it has exploded has changed.
   bool OnRound(double loss);
   bool exploded() const { return exploded_; }
   double times() const { return times_; }  // over the largest of the first rounds
@@ -103,10 +103,10 @@ class Outliers {
 
   explicit Outliers(std::uint32_t workers) : gradients_(workers) {}
 
-  // What is new by this closed round.
+  // Returns what this closed round has changed.
   std::vector<Line> OnClosed(const RoundRecord& record);
   void OnOut(WorkerId worker) { gradients_.Forget(worker); }
-  // What stands, for the status.
+  // The warnings that still hold, for the status.
   std::vector<std::string> Standing() const;
   std::optional<double> Times(WorkerId worker) const { return gradients_.Times(worker); }
 

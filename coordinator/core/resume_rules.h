@@ -1,6 +1,6 @@
-// Which settings a resumed job may have otherwise than the one that wrote its checkpoint. All may
-// but those that are named here: with others the tensors would mean something else, or samples
-// would count twice or never in the epoch that is under way. docs/guides/resume.md lists them.
+// Lists the settings that a resumed job must share with the one that wrote its checkpoint. All
+// other settings may change. With a change in one of these the tensors would mean something else,
+// or samples of the present epoch would count twice or never. docs/guides/resume.md lists them.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace lockstep::coordinator {
 
-// What of the config a checkpoint has to remember, by key, as the INI file has it.
+// Returns the settings that a checkpoint has to remember, by key, as in the INI file.
 std::map<std::string, std::string> SettingsToRemember(const JobConfig& config);
 
 // kInvalid, one line that names the key: `config` cannot go on from `state`.

@@ -149,7 +149,7 @@ function shape(parent, tag, attributes, title) {
 function label(parent, x, y, text, anchor) {
   shape(parent, "text", {x: x, y: y, "text-anchor": anchor || "start"}).textContent = text;
 }
-// What is not colour alone: hatched.
+// Stripes, so that the state does not depend on colour alone.
 function hatch(svg, name, colour) {
   const definitions = shape(svg, "defs", {});
   const pattern = shape(definitions, "pattern", {id: name, width: 6, height: 6,

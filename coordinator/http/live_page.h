@@ -1,7 +1,6 @@
-// The page that GET / serves: one self-contained document that asks /status and /rounds once a
-// second and draws them, and that can do what tools/ctl does: where the job has a secret the page
-// proves it as ctl does, in the browser. It loads nothing from elsewhere, and what workers say of
-// themselves is shown as text alone.
+// GET / serves this page: one self-contained document that asks /status and /rounds once a second
+// and draws them. It can do what tools/ctl does; where the job has a secret, the page proves it in
+// the browser. It loads nothing from elsewhere, and shows texts of workers as text alone.
 #pragma once
 
 #include <string_view>
@@ -9,7 +8,7 @@
 namespace lockstep::coordinator {
 
 std::string_view LivePage();
-// For the header Content-Security-Policy.
+// The value of the header Content-Security-Policy.
 std::string_view LivePageSecurityPolicy();
 
 }  // namespace lockstep::coordinator

@@ -1,7 +1,7 @@
 // Proof of the job's secret for single HTTP requests: HMAC-SHA-256 over the job's id, a fresh
-// nonce, the method, the target and the body. Each nonce is good for one request, so nothing that
-// was heard on the way can be said again; and what was meant for one job is no proof to another one
-// with the same secret. Nothing is encrypted.
+// nonce, the method, the target and the body. Each nonce is good for one request, so nobody can
+// replay a request that was overheard. The job's id is part of the proof, so a proof for one job is
+// invalid for another job with the same secret. Nothing is encrypted.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ class HttpProof {
   std::map<std::string, Time> used_;
 };
 
-// What a client computes, in hexadecimal digits.
+// Computes a client's proof, in hexadecimal digits.
 std::string ProofOf(const HttpProof::Key& key, std::string_view job_id, std::string_view nonce,
                     std::string_view method, std::string_view target, std::string_view body);
 

@@ -55,7 +55,7 @@ HttpAnswer HttpError(unsigned status, const std::string& text) {
   return {status, Dump({{"error", text}})};
 }
 
-// "name", "name:8080", "10.0.0.1:8080", "[::1]:8080". What is no browser may leave it out.
+// "name", "name:8080", "10.0.0.1:8080", "[::1]:8080". Clients other than browsers may omit it.
 bool HttpRequests::IsOurName(const std::string& host) const {
   if (host.empty()) return true;
   const bool bracket = host.front() == '[' && host.find(']') != std::string::npos;

@@ -1,6 +1,6 @@
-// What the HTTP interface answers: GET / (the live page), /status, /rounds, /metrics and /nonce,
-// and the changes POST /slowdown, POST /policy and POST /drain. No sockets.
-// docs/reference/metrics.md describes it for users.
+// Answers HTTP requests: GET / (the live page), /status, /rounds, /metrics and /nonce, and the
+// changes POST /slowdown, POST /policy and POST /drain. No sockets. docs/reference/metrics.md
+// describes it for users.
 #pragma once
 
 #include <cstdint>

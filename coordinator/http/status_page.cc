@@ -29,7 +29,7 @@ constexpr std::uint32_t kMaxHeaderBytes = 8192;
 
 class Exchange;
 
-// What the connections need, also those that outlive the page.
+// The state that connections need, also those that outlive the page.
 struct Shared {
   Shared(HttpRequests answers, std::size_t connections)
       : requests(std::move(answers)), places({.most = connections}) {}
@@ -127,7 +127,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
                       });
   }
 
-  // What still comes is read away: closing over unread bytes would throw the answer away.
+  // Drops the rest of the request: closing over unread bytes would discard the answer.
   void Drain() {
     stream_.async_read_some(scrap(),
                             [self = shared_from_this()](beast::error_code error, std::size_t) {

@@ -1,6 +1,5 @@
-// The HTTP interface: status and changes of a running job. One request a connection, bounded in
-// size and time; when too many connections come, those give way that say nothing
-// (transport/places.h).
+// The HTTP interface: status and changes of a running job. A connection has one request, bounded in
+// size and time. When too many connections come, silent ones are closed (transport/places.h).
 #pragma once
 
 #include <cstddef>

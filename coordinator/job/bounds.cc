@@ -21,13 +21,12 @@ constexpr double kDigestBytesPerSecond = 100e6;
 void Bounds::NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_second) {
   exchange_.reset();
   if (slowest_bytes_per_second <= 0) return;
-  // Each member sends about the parameters' size, and receives as much, before the commit and again
-  // after it.
+  // Each member sends and receives about the parameters' size before the commit and after it.
   exchange_ = FromSeconds(2.0 * static_cast<double>(parameter_bytes) / slowest_bytes_per_second);
 }
 
-// Ten times the usual lets a slow round pass; the cap keeps a fail-over well inside of the
-// time-out, but never below twice the usual, or a job with large sums would fail over for ever.
+// Ten times the usual lets a slow round pass. The cap keeps a fail-over well inside the time-out.
+// It is never below twice the usual, or a job with large sums would fail over for ever.
 Duration Bounds::OfOwner(const RecentLatency& latency, Duration least) const {
   if (const auto usual = latency.Median()) {
     return std::max(least, std::min(kTimesUsual * *usual, std::max(timeout_ / 2, 2 * *usual)));
@@ -45,8 +44,7 @@ std::optional<Duration> Bounds::Hedge(std::size_t owners) const {
   return std::min(kTimesUsualToHedge * *usual + kLeastToHedge, Publication());
 }
 
-// Whatever moves bulk shares the links with rounds, so what a whole round lately took is the
-// measure of all of it.
+// Bulk transfers share the links with rounds, so the time of a recent whole round bounds them all.
 Duration Bounds::OfBulk(int timeouts) const {
   const Duration usual = application_.Median().value_or(exchange_.value_or(Duration{}));
   return std::max(timeouts * timeout_, kTimesUsual * usual);

@@ -1,6 +1,7 @@
-// How long things may take before somebody is blamed for it, in one place. Every bound follows from
-// liveness.timeout, and where bulk moves from what the same thing lately took: a job whose exchange
-// is slower than the time-out is slow, not lost. docs/reference/operations.md has the table.
+// The time that each thing may take before a member is blamed for it, in one place. Every bound
+// follows from liveness.timeout. Bounds of bulk transfers also follow from how long these took
+// recently: a job with an exchange beyond the time-out is slow, not lost.
+// docs/reference/operations.md has the table.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +15,8 @@
 
 namespace lockstep::coordinator {
 
-// The median of the latest samples: robust against the very stalls that bounds are for. It is asked
-// for several times with each message, so it is kept at hand.
+// The median of the latest samples: robust against the very stalls that bounds are for. Each
+// message asks for it several times, so it is kept up to date.
 class RecentLatency {
  public:
   void Add(Duration sample) {
@@ -48,8 +49,8 @@ class RecentLatency {
   std::size_t count_ = 0;
 };
 
-// Invariants: a bound is never below what the same thing usually takes, and none is above a small
-// multiple of the time-out unless that thing has been seen to take as long.
+// Invariants: a bound is never below what the same thing usually takes. None is above a small
+// multiple of the time-out, unless that thing was seen to take as long.
 class Bounds {
  public:
   explicit Bounds(Duration timeout) : timeout_(timeout) {}
@@ -63,27 +64,26 @@ class Bounds {
   void NoteApplication(Duration took) { application_.Add(took); }    // until the last has applied
   void NoteEvaluatedChunk(Duration took) { evaluation_.Add(took); }  // of the test set
 
-  // What the median round took from its commit until all had applied it.
+  // The median time from a round's commit until all had applied it.
   std::optional<Duration> UsualApplication() const { return application_.Median(); }
 
   // --- of an owner: ten times what is usual, at most half of the time-out, and never less than
   // twice what is usual
   Duration Receipts() const { return OfOwner(receipts_, kLeastReceipts); }
   Duration Publication() const { return OfOwner(publication_, kLeastPublication); }
-  // To a Revoke or a FenceAttempt: it waits behind the bulk on the worker's link.
+  // The answer to a Revoke or a FenceAttempt: it waits behind the bulk on the worker's link.
   Duration Answer() const { return Publication(); }
 
-  // With optimizer.replicas, after the commit until all holders have what they are to hold, and
-  // after that until all have taken the parameters, before one that is silent is held for stopped.
+  // With optimizer.replicas: from the commit until all replicas hold their shards, and then until
+  // all members have the parameters. After it, a silent member counts as stopped.
   Duration Holding() const { return OfOwner(publication_, kLeastHolding); }
   Duration ParameterFetch() const { return OfOwner(application_, kLeastHolding); }
 
-  // From the last publication until all have applied the round, before an owner that is silent is
-  // blamed for it.
+  // From the last publication until all have applied it; then a silent owner is blamed.
   Duration Serving() const { return OfOwner(application_, kLeastPublication); }
-  // Of one of so many owners, until another one stands in for it: soon, because it costs little to
-  // be wrong. Nothing until the publications of four rounds are known: each buffer is slow when it
-  // is first touched, and a stand-in's are more memory for as long as the job runs.
+  // The wait for one of so many owners until another one stands in for it. It is short, because a
+  // wrong guess costs little. There is no bound until four rounds are published: each buffer is
+  // slow when it is first touched, and a stand-in's buffers take memory for the rest of the job.
   std::optional<Duration> Hedge(std::size_t owners) const;
 
   // --- silence: each sign that a thing gets on begins the bound anew
@@ -98,7 +98,7 @@ class Bounds {
   Duration Following() const { return OfBulk(3); }
   // The writer of a checkpoint has sent no piece.
   Duration Upload() const { return OfBulk(3); }
-  // Who catches up has copied nothing more.
+  // A member that catches up has copied nothing more.
   Duration Copy() const { return OfBulk(6); }
 
   // --- as a whole
@@ -108,12 +108,12 @@ class Bounds {
   Duration FinalDigest(std::uint64_t parameter_bytes) const;
 
  private:
-  // Who is wrongly taken to be silent before the commit costs the others its slices once more;
-  // after it, another attempt.
+  // A wrong verdict of silence costs little before the commit: the others take its slices again.
+  // After the commit it costs another attempt.
   static constexpr Duration kLeastReceipts = std::chrono::milliseconds(25);
   static constexpr Duration kLeastPublication = std::chrono::milliseconds(250);
-  // Who is wrongly taken to be stopped costs others a copy of its shards, as before the commit; or
-  // nothing but that they take the parameters from who else has them.
+  // A replica that is wrongly taken for stopped costs the others a copy of its shards. Or it costs
+  // nothing: they take the parameters from another replica.
   static constexpr Duration kLeastHolding = std::chrono::milliseconds(50);
 
   Duration OfOwner(const RecentLatency& latency, Duration least) const;

@@ -129,8 +129,7 @@ std::string Patience::Words() const {
   return fmt::format(", for at most {} ({})", FormatDurationSeconds(seconds), option);
 }
 
-// A job that ends by its rounds has as many; one that ends by its epochs has as many as whole ones
-// fit in, which is what its positions are counted in.
+// A job that ends by rounds has that many; one that ends by epochs has as many whole rounds as fit.
 float Job::ScheduledRate(double position) const {
   const JobConfig& config = start.config;
   const std::uint64_t in_epoch =

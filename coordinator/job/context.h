@@ -1,7 +1,6 @@
-// What the parts of the coordinator share: the start parameters, the clock, the members, the
-// actions of this step. Parts do not call each other back from within a handler: who must go, or
-// what ends the job, is noted here and dealt with when the handler has returned
-// (Coordinator::TakeOut).
+// The state that the coordinator's parts share: start parameters, clock, members, actions of this
+// step. Parts do not call each other back from within a handler. An eviction, or the reason to end
+// the job, is noted here; Coordinator::TakeOut acts on it when the handler has returned.
 #pragma once
 
 #include <fmt/format.h>
@@ -25,10 +24,10 @@
 
 namespace lockstep::coordinator {
 
-// What a worker said that cannot be right. It goes on: "it broke the protocol: it " + what.
+// A worker said something that cannot be right. It goes on: "it broke the protocol: it " + what.
 inline Error Violation(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
 
-// Somebody whom the job goes on without. Noted where it is found out, done in Coordinator::TakeOut.
+// A member that the job goes on without. Noted where it is found out, done in Coordinator::TakeOut.
 struct Leaving {
   enum class Kind : std::uint8_t {
     kEvicted,
@@ -42,7 +41,7 @@ struct Leaving {
   Kind kind = Kind::kEvicted;
 };
 
-// How long a job waits for its quorum, and the option that says so.
+// The time that a job waits for its quorum, and the option that sets it.
 struct Patience {
   std::string_view option;
   double seconds = 0;         // 0: for ever
@@ -68,7 +67,7 @@ struct Agreement {
   bool own_parameters = false;  // those of one worker are everybody's (initial_broadcast.h)
 };
 
-// Of closed rounds only: what a resumed job goes on with (I2), and what the summary says.
+// The account of closed rounds: a resumed job goes on with it (I2), and the summary reports it.
 struct ClosedAccount {
   Totals totals;
   std::optional<double> train_loss;
@@ -79,7 +78,7 @@ struct ClosedAccount {
 
 //   gathering <--> forming --> training --> ending --> finished
 //
-// A formation gathers anew when somebody leaves it. From any phase the job may finish.
+// A formation gathers anew when somebody leaves it. The job may finish from any phase.
 class JobPhase {
  public:
   Phase operator()() const { return phase_; }
@@ -93,12 +92,11 @@ class JobPhase {
   Phase phase_ = Phase::kGathering;
 };
 
-// Each field has one writer, which is named beside it. Members and Bounds keep accounts of their
-// own.
+// Each field has one writer, named beside it. Members and Bounds keep their own accounts.
 //
-// Invariants: `now` never goes back; `out` is the step's, and set while one runs; `leaving` and
-// `behind` are empty between two steps, but while nobody is judged after a stop of this process;
-// orders, pings and formations have ever higher numbers, so that an answer names what it answers.
+// Invariants: `now` never goes back; `out` belongs to the running step and is set only then.
+// `leaving` and `behind` are empty between two steps, except while nobody is judged after a stop of
+// this process. Numbers of orders, pings and formations grow, so that an answer names its question.
 struct Job {
   Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum);
 
@@ -151,8 +149,8 @@ struct Job {
     LOCKSTEP_CHECK(out() != nullptr, "an action outside of a step");
     out()->push_back(std::move(action));
   }
-  // Messages to one worker arrive in the order in which they are sent, over one connection: a
-  // worker never hears of a round before it has heard of the one before.
+  // Messages to one worker arrive in the order in which they are sent, over one connection. So a
+  // worker hears of the rounds in their order.
   void Send(const Member& to, msg::ToWorker message) {
     Emit(coordinator::Send{{to.connection},
                            std::make_shared<const msg::ToWorker>(std::move(message))});
@@ -170,8 +168,8 @@ struct Job {
   void Log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
     Emit(LogLine{level, fmt::format(format, std::forward<Args>(args)...)});
   }
-  // The member is out from now on; the others learn it at the end of this step. Nothing where it is
-  // out already.
+  // The member is out from now on; the others learn it at the end of this step. No effect on a
+  // member that is out already.
   void Evict(Member& member, std::string reason, Leaving::Kind kind = Leaving::Kind::kEvicted) {
     if (!member.connected()) return;
     member.leaving = true;
@@ -180,8 +178,8 @@ struct Job {
   void BrokeProtocol(Member& member, const std::string& what) {
     Evict(member, "it broke the protocol: it " + what, Leaving::Kind::kBroken);
   }
-  // It is not live from now on, and catches up when it is heard. What it was last known to have it
-  // still has, unless it is in doubt.
+  // The member is not live from now on, and catches up when it is heard. Unless it is in doubt, it
+  // still has the parameters that it was last known to have.
   void PutBehind(Member& member, std::string reason) {
     if (member.behind() || !member.connected()) return;
     LOCKSTEP_CHECK(behind().size() < members.slots(), "I7: {} members are put behind",
@@ -189,7 +187,7 @@ struct Job {
     members.SetState(member, MemberState::kBehind, now());
     behind.Write().push_back({member.id, std::move(reason)});
   }
-  // Its parameters are not, or may not be, those that everybody has.
+  // Its parameters are not, or may not be, those of the others.
   void PutInDoubt(Member& member, std::string reason) {
     PutBehind(member, std::move(reason));
     if (member.behind()) members.SetState(member, MemberState::kBehindInDoubt, now());
@@ -206,8 +204,7 @@ struct Job {
     const Member& member = members.at(worker);
     return member.live() && member.last_heard >= t;
   }
-  // An edge also breaks when an end of it dies; who has been heard since the last one broke has
-  // not.
+  // An edge also breaks when an end dies; one that was heard since the last break is alive.
   bool HeardSinceEdgeBroke(WorkerId worker) const {
     return members.at(worker).last_heard > edge_broke_at();
   }
@@ -216,16 +213,15 @@ struct Job {
   // "; the job can be resumed from its checkpoint after round 7"; empty where there is none.
   std::string ResumeText() const;
   std::string QuorumText() const;
-  // Behind what the job waits for: "; worker 2 is away: validation". Empty: all are there.
+  // A suffix for the text of a wait: "; worker 2 is away: validation". Empty: all are there.
   std::string AwayText() const;
-  // Nothing is lost by the end of a resumed job that has not closed a round: it waits as long as a
-  // start does.
+  // A resumed job without a closed round loses nothing by its end: it waits as long as a start.
   Patience QuorumPatience() const;
   // The schedule's learning rate at `position`: updates of whole rounds that were made before. Not
   // finite: it has grown beyond the numbers, which RateNotFinite tells.
   float ScheduledRate(double position) const;
   std::string RateNotFinite(RoundId round) const;
-  // Of a commit: workers take no other.
+  // Checks a commit's scalars: workers refuse others.
   Status CheckScalars(const msg::Commit& commit) const;
   void Fail(std::string reason) {
     if (!failure()) failure.Write() = std::move(reason);
@@ -239,7 +235,7 @@ struct Job {
   static std::optional<Leaving> Take(std::deque<Leaving>& from);
 };
 
-// Why nobody who says this Hello can be in any job of this coordinator; empty: it can.
+// The reason why no job of this coordinator can accept this Hello; empty: it can.
 std::string ProtocolMismatch(const msg::Hello& hello);
 
 }  // namespace lockstep::coordinator

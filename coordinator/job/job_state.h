@@ -61,7 +61,7 @@ struct JournalEntry {
 std::string InWords(const std::vector<std::uint64_t>& shape);
 std::string InWords(const std::vector<std::string>& names);
 
-// Of all epochs so far, not served again: counted or skipped.
+// Samples of all epochs so far that are not served again: they were counted or skipped.
 std::uint64_t SettledSamples(const SamplerState& sampler);
 
 }  // namespace lockstep::coordinator

@@ -24,9 +24,9 @@ void UnitTimes::Add(Duration unit) {
 
 // In a part whose units take b beside their runs, those of a run of r take y = b (1 + c x), x = 1 /
 // r, and c is asked for. By least squares y - mean y = b c (x - mean x), where b = mean y / (1 + c
-// mean x), so c = xy / (xx - mean x * xy), in which the sums of parts are added up: a worker may be
-// slower from part to part, which makes all of a part slower. Parts weigh by how much their runs
-// differ in length; where they hardly do, noise is all that is seen.
+// mean x), so c = xy / (xx - mean x * xy). The sums are added up over parts: a worker may be slower
+// in one part than in another, and that makes all of the part slower. Parts weigh by how much their
+// runs differ in length; where they hardly do, noise is all that is seen.
 //
 // Of runs of one length their median counts for all of them: a thread that has to wait for its
 // processor makes a few runs many times as long.
@@ -72,8 +72,8 @@ void RunCost::Add(std::span<const Run> runs) {
 }
 
 std::optional<double> RunCost::in_units() const {
-  // A part of four units in runs of 2, 1 and 1 is worth 0.25, one of 16 in runs of 8 to 1 is 1.3.
-  // Who never shows more than that, for it has few units, takes what others know.
+  // A part of four units in runs of 2, 1 and 1 is worth 0.25, one of 16 in runs of 8 to 1 is 1.3. A
+  // worker that never shows more than that, because it has few units, takes the others' cost.
   constexpr double kTellsNothing = 0.5;
   constexpr double kLeastUnit = 0.05;  // of the time: the cost is all but never all
   // As if that much had shown that runs cost nothing: a few units that were slow by themselves must
@@ -181,7 +181,7 @@ void Members::SetState(Member& member, MemberState state, Time now) {
   --counts_[static_cast<std::size_t>(member.state)];
   ++counts_[static_cast<std::size_t>(state)];
   behind_ += (IsBehind(state) ? 1u : 0u) - (member.behind() ? 1u : 0u);
-  // What it does not apply it copies, whenever it comes to that.
+  // Any other state means that it copies instead of applying.
   if (state != MemberState::kLive) member.unfinished_run.reset();
   if (!member.behind() || !IsBehind(state)) member.since = now;
   member.state = state;

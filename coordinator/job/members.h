@@ -20,11 +20,11 @@
 
 namespace lockstep::coordinator {
 
-// What a unit of a worker usually takes, and the spread of that: the median of its last three parts
-// and the exponentially weighted distance from it. Each part tells once, however many units it has:
-// those of a run share its fate. Where workers share processors a thread waits for one now and then
-// for as long as many units take, and of few units that makes slow ones. A mean that follows makes
-// the share smaller still, where the next wait weighs more, and it stays small.
+// A worker's usual time for one unit and its spread: the median of its last three parts, and the
+// exponentially weighted distance from it. Each part tells once, however many units it has: those
+// of a run share its fate. Where workers share processors, a thread sometimes waits for one as long
+// as many units take; in a part of few units that makes slow ones. A mean that follows makes the
+// share smaller still, where the next wait weighs more, and it stays small.
 class UnitTimes {
  public:
   // The mean time of a part's units, without what their runs have cost.
@@ -40,15 +40,15 @@ class UnitTimes {
   Duration before_that_{};
 };
 
-// What a run takes beside its units, in unit times: what makes a short run's units longer than a
-// long one's. What was learned long ago counts less and less, as new parts tell more.
+// The time of a run beside its units, in unit times. Because of it the units of a short run seem
+// longer than those of a long one. Old samples weigh less and less as new parts come in.
 class RunCost {
  public:
   struct Run {
     std::uint64_t units = 0;
     Duration took{};
   };
-  // The runs of a part. Those of one length tell nothing.
+  // The runs of a part. Runs of equal length tell nothing.
   void Add(std::span<const Run> runs);
   // Below zero where noise says so.
   std::optional<double> in_units() const;
@@ -88,30 +88,29 @@ struct ClockOffset {
   }
 };
 
-// How long what the worker says to the coordinator is on its way, beyond what it was when nothing
-// else was on that link: it waits behind the worker's own bulk where the link is slow.
+// The delay of a worker's messages to the coordinator, beyond that of an idle link. On a slow link
+// they wait behind the worker's own bulk.
 struct ResponseDelay {
   Duration mean{};
   void Add(Duration sample) { mean += (std::max(sample, Duration{}) - mean) / 4; }
 };
 
-// What the runs of a worker have taken, counted in a round or not: of all processes that have had
-// its place, each as it said last.
+// Totals over a worker's runs, whether they counted in a round or not. They include all processes
+// that have had this slot, each with its last report.
 struct RunTotals {
   std::uint64_t samples = 0;
   Duration took{};
-  // Of that, for their samples; nullopt: no program has said it.
+  // The part of it spent waiting for samples; nullopt: no program has reported it.
   std::optional<Duration> waited;
   std::optional<std::uint64_t> ahead;  // samples that lay ready behind the last run
   // And those of a process whose runs have taken `most` at most.
   RunTotals With(const msg::RunTotals& process, Duration most) const;
 };
 
-// What a member has shown as an owner. One that held up a round which others did not owns nothing
-// until it has contributed to a later one, so that it is known to be alive: to twice as many each
-// further time, because contributing says nothing about publishing, and each failure costs all
-// members the patience with it. What it failed is forgotten once it has published as many rounds as
-// it was last kept from owning.
+// The record of a member as an owner. An owner that held up a round alone owns nothing until it has
+// contributed to a later round, which shows that it is alive. Each further time the trial is twice
+// as long: contributing says nothing about publishing, and each failure costs all members the whole
+// patience. A failure is forgotten after as many published rounds as the last trial had.
 //
 // Invariants: on trial only with a failure that is not forgotten; published_ counts only off trial.
 class OwnerTrial {
@@ -131,7 +130,7 @@ class OwnerTrial {
   std::uint32_t published_ = 0;  // rounds since the trial ended
 };
 
-// What a worker has said of itself: its program does something else until then at most.
+// A worker's own report that its program does something else, until this time at most.
 struct Absence {
   Time since;
   Time until;
@@ -145,7 +144,7 @@ struct Member {
   MemberState state = MemberState::kLost;  // written by Members alone
   ConnectionId connection;
   bool leaving = false;  // will be taken out at the end of this step
-  // Of one that is lost or behind: why, for people.
+  // Why a member is lost or behind, for people.
   std::string out_because;
   std::string address;
   msg::Hello hello;
@@ -191,8 +190,9 @@ struct Member {
   Duration blocked_by_loss{};
   Duration would_have_blocked{};
 
-  // What a run costs, in unit times, is much the same for all. Who computes all it has as one run
-  // never learns its own; were that nothing, its units would seem slower the fewer it is given.
+  // The cost of a run, in unit times, is much the same for all workers. A worker that computes its
+  // whole share as one run never learns its own cost. If that counted as nothing, its units would
+  // seem slower the fewer it gets.
   std::optional<double> RunCostInUnits() const {
     const std::optional<double> own = run_cost.in_units();
     return own ? own : usual_run_cost;
@@ -210,7 +210,8 @@ struct Member {
   bool present() const { return exchanging() || (!leaving && behind()); }
 };
 
-// Of the median: what programs, and people, are told is slow. Policies judge for themselves.
+// A worker this many times slower than the median is reported as slow to programs and people.
+// Policies judge for themselves.
 inline constexpr double kMuchSlower = 1.5;
 
 class Members {
@@ -235,7 +236,7 @@ class Members {
   std::span<const Member> all() const { return members_; }
   std::uint32_t slots() const { return static_cast<std::uint32_t>(members_.size()); }
 
-  // Of what a run costs, the median of all members that know it becomes what is usual.
+  // Sets the usual cost of a run: the median over the members that know theirs.
   void NoteUsualRunCost();
 
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }
@@ -250,23 +251,22 @@ class Members {
   std::vector<MemberId> Exchanging() const;  // ascending
   std::vector<ConnectionId> Connections(std::span<const MemberId> of) const;
 
-  // What `from` says of its way to `to`.
+  // Notes what `from` reports of its path to `to`.
   void SetPath(WorkerId from, const PeerPath& path);
   // Each of the two has mapped the other's arena.
   bool Mapped(WorkerId a, WorkerId b) const { return mutual_.Test(a.value, b.value); }
   const BitMatrix& mapped() const { return mutual_; }
   std::vector<PathRecord> Paths() const;
-  // Those between members that are there, if their speed was measured, for who watches. In a job of
-  // more than kAllPathsUpTo workers only the slowest of each: of a thousand workers a thousand
-  // paths and not a million.
+  // The measured paths between present members, for people who watch. In a job of more than
+  // kAllPathsUpTo workers only the slowest of each: a thousand paths and not a million.
   static constexpr std::uint32_t kAllPathsUpTo = 32;
   std::vector<PathRecord> MeasuredPaths() const;
   double SlowestPath() const;  // bytes a second; 0: none was measured
-  // Of those that are live and have computed units, whose recent mean time of one is at least
-  // kMuchSlower times the median of theirs (of two in the middle the quicker one's); ascending.
+  // Returns live workers whose recent mean unit time is at least kMuchSlower times the median;
+  // ascending. Of two in the middle the quicker one is the median.
   std::vector<WorkerId> Slow() const;
-  // Whether more than half of what this one's samples take longer than those of the others (the
-  // median of them) is waiting for them: its disk, or its loader, is what is slow.
+  // Compares this member's time per sample with the median of the others. True when waiting for
+  // samples is more than half of the excess: its disk or its loader is slow.
   bool IsSlowAtReading(const Member& member) const;
 
   // Two that reach the coordinator and not each other. False when that was known.

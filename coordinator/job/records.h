@@ -1,6 +1,6 @@
-// What the coordinator reports: plain values for the run directory, the progress line and HTTP.
-// Times are seconds since the job's start (StartParameters::started); they speak of closed rounds
-// only, except JobStatus.
+// The coordinator's reports: plain values for the run directory, the progress line and HTTP. Times
+// are seconds since the job's start (StartParameters::started); they speak of closed rounds only,
+// except JobStatus.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,9 @@ struct ContributorRecord {
   float weight = 1;
   std::uint64_t samples = 0;
   std::vector<SampleRange> ranges;  // ascending, merged
-  // Of a relaxed round: commits since the work was given out.
+  // In a relaxed round: commits since the work was given out.
   std::optional<std::uint64_t> staleness = std::nullopt;
-  // For Outliers; in no file.
+  // Outliers uses them; they are in no file.
   std::uint64_t divisor = 0;
   std::optional<double> sampled_squares = std::nullopt;
 };
@@ -41,7 +41,7 @@ struct UnitRecord {
   SampleRange range;
   double start = 0;
   double end = 0;
-  // How many units these are, and how many the run had that they are of: units <= run.
+  // The number of these units, and of the units in their run: units <= run.
   std::uint64_t units = 1;
   std::uint64_t run = 1;
 };
@@ -64,13 +64,13 @@ struct DigestRecord {
   std::uint32_t agreeing = 0;  // members that reported it
 };
 
-// What of contributions was sent to other workers; none where they read them in mapped memory.
+// Bytes of contributions that went to other workers; none where they are read in mapped memory.
 struct SentRecord {
   std::uint64_t bytes = 0;
   std::uint64_t early_bytes = 0;  // of these, before their worker had sealed its part
 };
 
-// One line of rounds.jsonl.
+// This is one line of rounds.jsonl.
 struct RoundRecord {
   RoundId round;
   Epoch epoch;
@@ -94,7 +94,7 @@ struct RoundRecord {
   std::uint64_t update = 0;
   float learning_rate = 0;
   SentRecord sent;  // by the committed parts
-  // How long the runs of these waited for their samples, of the workers that say it. Seconds.
+  // Seconds that these workers' runs waited for samples, if they report it.
   std::map<WorkerId, double> input_wait;
   double start = 0;
   std::map<WorkerId, double> sending;    // the last part, where any of it was sent early
@@ -126,10 +126,10 @@ struct PathRecord {
 struct StragglerRecord {
   WorkerId worker;
   double held_up_seconds = 0;  // how long rounds waited for it after their median contributor
-  // How much longer they would have waited, had it been left to compute an equal share.
+  // The further time that they would have waited, had it been left to compute an equal share.
   double would_have_held_up_seconds = 0;
-  // What most of that time was: "link", "lost" or "compute"; "input" for compute where more than
-  // half of what its samples took longer than those of others was waiting for them.
+  // The largest cause of that time: "link", "lost", "compute" or "input". It is "input" instead of
+  // "compute" when waiting for samples is more than half of the worker's excess over the others.
   std::string kind;
 };
 
@@ -142,20 +142,19 @@ struct Totals {
   std::uint64_t samples_moved = 0;
 };
 
-// What a job that was resumed had done by its checkpoint; zero in any other.
+// The totals of a resumed job at its checkpoint; zero in any other job.
 struct Resumed {
   Totals totals;
   std::uint64_t updates = 0;
 };
 
-// Of a job on virtual time.
+// A job on virtual time.
 struct SimulatedRecord {
   std::string exchange;  // "full" or "modelled"
   std::uint64_t seed = 0;
 };
 
-// Whether times are those of the machine or made on purpose: figures out of such a run are called
-// emulated.
+// Tells real times from artificial ones: the figures of such a run are called emulated.
 struct Emulation {
   double unit_seconds = 0;             // emulate.unit_time
   std::vector<std::string> slowdowns;  // that were asked for, each with the worker it is for
@@ -203,15 +202,14 @@ std::string_view Name(Phase phase);
 //     `----------`---------`-----> applied
 //     `----------`---------`----------`-----> in doubt
 //
-// While nobody is live, members in denied or applied may be readmitted as live. Any state may
-// become lost.
+// While nobody is live, members in denied or applied may be readmitted. Any state may become lost.
 enum class MemberState : std::uint8_t {
   kJoining,     // has been welcomed
   kReady,       // has its data and transports open; waits to be formed
   kForming,     // connects to its peers
   kCatchingUp,  // copies state
   kLive,        // level
-  // Waits for a chance to catch up. Its parameters are those of everybody after `next` - 1.
+  // Waits for a chance to catch up. Its parameters are the common ones after round `next` - 1.
   kBehind,
   kBehindAsked,    // the same; was asked whether it holds what it was told
   kBehindDenied,   // the same; has promised not to apply that
@@ -224,7 +222,7 @@ constexpr bool IsBehind(MemberState state) {
   return state >= MemberState::kBehind && state <= MemberState::kBehindInDoubt;
 }
 bool MayBecome(MemberState from, MemberState to);
-// All that are behind have one name.
+// All states of members that are behind have one name.
 std::string_view Name(MemberState state);
 
 struct MemberStatus {
@@ -239,11 +237,11 @@ struct MemberStatus {
   double silent_seconds = 0;
   std::uint64_t resident_bytes = 0;  // memory of its process; 0: it has not said
   double run_seconds = 0;            // that its runs have taken
-  // Of those, waited for samples; and samples that lay ready behind the last of them. Where its
-  // program says it.
+  // The part of it spent waiting for samples, and the samples that were ready after the last run.
+  // Only if its program reports them.
   std::optional<double> input_wait_seconds;
   std::optional<std::uint64_t> samples_ahead;
-  // Of its gradients, over the median worker's (Outliers).
+  // The norm of its gradients over the median worker's (Outliers).
   std::optional<double> gradient_times;
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;

@@ -1,6 +1,5 @@
-// What goes into a step of the coordinator and what comes out of it. The shell turns sockets,
-// timers and files into events and carries out the actions in their order; simulator and tests do
-// the same without any.
+// The input and output of a step of the coordinator. The shell turns sockets, timers and files into
+// events and carries out the actions in their order; simulator and tests do the same without any.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +24,8 @@ namespace lockstep::coordinator {
 // Names a control connection; given by the shell, never used twice.
 using ConnectionId = Id<struct ConnectionIdTag, std::uint64_t>;
 
-// What a job is from its start to its end. A run that is resumed has a higher term, so that nobody
-// takes an answer to the coordinator before for one to this one.
+// The constants of a job. A run that is resumed has a higher term, so that nobody takes an answer
+// to the coordinator before for one to this one.
 struct StartParameters {
   JobConfig config;
   std::string config_text;  // the effective config, handed to each worker
@@ -46,14 +45,14 @@ struct StartParameters {
   std::optional<EvaluationRecord> evaluated;
   std::uint64_t given_under_way = 4u << 20;  // bytes, see membership/initial_broadcast.h
   policies::PluginMaker plugin = nullptr;    // for policy.name = plugin
-  // What the worker's program has said whose settings are in `config`; all others must say the
-  // same. Empty: that of the first worker that says anything.
+  // The settings of the worker's program that are part of `config`; all other programs must have
+  // the same. Empty: that of the first worker that says anything.
   std::string program_settings;
 };
 
 // --- events
 
-// Somebody has connected to the control port: a stranger until its Hello is accepted.
+// A connection to the control port: a stranger until its Hello is accepted.
 struct Connected {
   ConnectionId connection;
   std::string address;  // for people
@@ -80,8 +79,8 @@ struct StopRequested {
   std::string reason;
 };
 
-// What an operator asks for at run time; each is answered by one action Answer in the same step.
-// Slow-downs, one SPEC in each line, on top of those in force; a line "none" ends all before it.
+// Requests of an operator at run time; one action Answer in the same step answers each. Slow-downs,
+// one SPEC in each line, on top of those in force; a line "none" ends all before it.
 struct SlowdownRequested {
   std::string lines;
 };
@@ -107,14 +106,14 @@ using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRe
 
 // --- actions
 
-// One message to many: encode it once.
+// A message to many is encoded once.
 struct Send {
   std::vector<ConnectionId> to;
   std::shared_ptr<const msg::ToWorker> message;
 };
 
-// After what was sent to it has been written. There is no Disconnected for it, and events of it
-// that are under way are ignored.
+// The connection closes after all that was sent to it has been written. There is no Disconnected
+// for it, and events of it that are under way are ignored.
 struct Close {
   ConnectionId connection;
   std::string reason;
@@ -126,7 +125,7 @@ struct SetTimer {  // there is one timer: this replaces the one before; kNever: 
 
 enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
-// For people. Golden files hold these texts, so they change only on purpose.
+// A line for people. Golden files hold these texts, so they change only on purpose.
 struct LogLine {
   LogLevel level = LogLevel::kInfo;
   std::string text;
@@ -167,7 +166,8 @@ struct CheckpointPiece {
   msg::StateChunk chunk;
 };
 
-// All pieces have come and the round is closed: make the file valid, then say CheckpointSaved.
+// All pieces have come and the round is closed: the shell makes the file valid, then reports
+// CheckpointSaved.
 struct SaveCheckpoint {
   RoundId round;
   JobState state;
@@ -178,7 +178,7 @@ struct DropCheckpoint {
   RoundId round;
 };
 
-// To what an operator asked for: in words what follows, or why nothing does.
+// The answer to an operator's request: in words what follows, or why nothing does.
 struct Answer {
   bool accepted = false;
   std::string text;

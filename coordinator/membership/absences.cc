@@ -48,7 +48,7 @@ void Absences::Advance() {
   }
 }
 
-// What it does next is measured from here.
+// Its next progress is measured from here.
 void Absences::End(Member& member) {
   LOCKSTEP_CHECK(member.away(), "worker {} is back and was not away", member.id.worker);
   job_->members.SetAbsence(member, std::nullopt);

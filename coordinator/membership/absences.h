@@ -1,9 +1,8 @@
 // Workers whose programs do something else for a while (validate, save, compile), have said so, and
-// for how long at most. They stay in the job and are not lost for making no progress; where work
-// moves they have no units and own nothing from the next plan on, as long as somebody else is
-// there. What of the open round they have in hand is the policy's to wait for or to have computed
-// by others; whoever cannot apply a round meanwhile is put behind, and copies the parameters when
-// it is back.
+// for how long at most. They stay in the job and are not lost for lack of progress. Where work
+// moves, they get no units and own nothing from the next plan on, unless nobody else is there. The
+// policy decides whether to wait for their units of the open round or to move them. A worker that
+// cannot apply a round meanwhile is put behind, and copies the parameters when it is back.
 //
 // Decides when an absence ends: with Back, or when the time that was said is up; from then on the
 // worker is judged as everybody. In: Away, Back, the time. Out: Member::absence.
@@ -22,9 +21,9 @@ class Absences {
   Absences(Job* job, Pipeline* rounds, Joining* joining)
       : job_(job), rounds_(rounds), joining_(joining) {}
 
-  // Said again it takes the place of what was said before.
+  // A second one replaces the first.
   Status OnAway(Member& from, const msg::Away& message);
-  // Of somebody whose time was up it says nothing new.
+  // After the time was up it has no effect.
   Status OnBack(Member& from, const msg::Back& message);
   void Advance();
   Time NextDeadline() const;

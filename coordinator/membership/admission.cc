@@ -123,7 +123,7 @@ std::string Disagreement(const Job& job, WorkerId worker, const msg::Ready& read
   return {};
 }
 
-// What all workers of a job have in common.
+// The properties that all workers of a job share.
 bool SameData(const msg::Ready& a, const msg::Ready& b) {
   return a.dataset_digest == b.dataset_digest && a.train_samples == b.train_samples &&
          a.test_samples == b.test_samples && a.parameter_count == b.parameter_count &&

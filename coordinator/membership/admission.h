@@ -33,8 +33,8 @@ class Admission {
   std::size_t Bound() const { return 2 * std::size_t{job_->members.slots()} + 16; }
 
   // Settles, once, what data and what model the job is about: what the majority of the workers that
-  // are ready has, so that no single one decides about the others. Who differs is sent away;
-  // without a majority the job fails. True: all that are ready agree.
+  // are ready has, so that no single one decides about the others. Workers that differ are sent
+  // away; without a majority the job fails. True: all that are ready agree.
   static bool AgreeOnData(Job* job);
 
  private:
@@ -43,11 +43,11 @@ class Admission {
     Time since;
   };
   void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
-  // How the settings of this worker's program differ from the others'; empty: they do not.
+  // Describes how this program's settings differ from the others'; empty: they do not.
   std::string SettingsMismatch(const msg::Hello& hello) const;
 
   Job* job_;
-  // That the job is made of, or of the first worker whose program has any.
+  // The settings of which the job is made, or those of the first worker whose program has any.
   std::string settings_;
   LogLimit refusals_{20, std::chrono::seconds(10)};
   // Connections that have not said Hello, at most Bound(): a further one is closed at once. None of
@@ -55,11 +55,11 @@ class Admission {
   std::map<ConnectionId, Stranger> strangers_;
 };
 
-// What they begin with matters where they begin: once the first round is committed, who joins gets
-// the job's own (Joining).
+// Initial parameters matter only at the start. Once the first round is committed, a new worker gets
+// the job's own parameters (Joining).
 bool SameInitialParameters(const Job& job, const msg::Ready& ready);
 
-// What is said to who begins with other parameters than the job.
+// The refusal of a worker whose initial parameters differ from the job's.
 std::string InitialParametersMismatch(const Job& job, WorkerId worker, const msg::Ready& ready);
 
 // Null: the worker does not have it.

@@ -1,5 +1,5 @@
-// Workers that were asked to leave in good order: no units and no shards from the next plan on, and
-// the request to leave once no round needs them any more.
+// Workers that an operator asked to leave: they get no units and no shards from the next plan on.
+// Once no round needs them, they are asked to go.
 //
 // Decides whether somebody may be asked (the job goes on without it) and when it is told. In: the
 // request, after each event the rounds that stand. Out: Member::draining, AskToLeave.

@@ -185,8 +185,7 @@ bool Formation::ConcludeTry() {
   for (Member* member : participants) {
     if (!answered_[member->id.worker.value]) silent.push_back(member);
   }
-  // With the last transport it goes on without whoever is not reached. Who that is, all have to
-  // say.
+  // With the last transport it goes on without unreached workers, which all have to name.
   const bool last = transports_.size() == 1;
   if (!unreached_.empty() && !(last && participants.size() > LeastOf(participants.size()))) {
     Failed(Unreached(unreached_.begin()->first));
@@ -234,8 +233,8 @@ bool Formation::ReachEachOther(const Member& a, const Member& b) const {
 }
 
 // Of a pair that does not reach each other nobody else can tell which end it is: the one that
-// misses more goes. Who has been in such a pair before is the likelier one, else one worker could
-// have all others put out, one with each try.
+// misses more goes. A worker that was in such a pair before is the likelier cause. Else one worker
+// could get all others evicted, one with each try.
 void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed) {
   LOCKSTEP_CHECK(transports_.size() == 1, "workers are left out, and {} transports are to be tried",
                  transports_.size());

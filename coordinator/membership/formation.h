@@ -1,8 +1,8 @@
 // The job's beginning: workers gather, connect to each other over one transport for the whole job.
 //
-// Decides when gathering ends (all are ready, or the join timeout is over and job.min_workers are),
-// which transport the job uses, and whether all that form reach each other over it; where not, the
-// next transport is tried. With the last one who misses the most others is put out while
+// Decides when gathering ends: all are ready, or the join timeout is over and job.min_workers are
+// ready. Decides the job's transport, and whether all members reach each other over it; if not, it
+// tries the next transport. With the last one who misses the most others is put out while
 // job.min_workers and more than half are left, else the job fails. In: members that become ready or
 // are lost, Reached, time. Out: Form orders, the job's phase and transport, evictions of who does
 // not answer or is not reached, the job's failure with the pair that cannot connect.
@@ -29,7 +29,7 @@ class Formation {
   bool Advance();
   Time NextDeadline() const;
   void CheckInvariants() const;
-  // Who is waited for, in words, until the job has begun.
+  // Names the workers that are waited for, until the job has begun.
   std::string Waiting() const;
 
  private:
@@ -38,7 +38,7 @@ class Formation {
   void Form();
   bool ConcludeTry();  // true: all reach each other
   void Failed(const std::string& reason);
-  // How many have to be left of so many when some are left out.
+  // The number of participants that must be left when some of so many are left out.
   std::size_t LeastOf(std::size_t participants) const;
   bool ReachEachOther(const Member& a, const Member& b) const;  // both have said so
   void LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed);
@@ -53,8 +53,8 @@ class Formation {
   Time begin_deadline_ = kNever;
   // Still to be tried, the first one now; not empty while the job forms, unless it has failed.
   std::vector<std::string> transports_;
-  // The try that is under way; each begins with nothing of the one before. Who takes part in it is
-  // in state kForming, and nobody else is: when one of them goes, all gather anew (OnOut).
+  // The try that is under way; each begins with nothing of the one before. Exactly its participants
+  // are in state kForming: when one of them goes, all gather again (OnOut).
   std::uint32_t formation_ = 0;
   Time deadline_;
   std::vector<bool> answered_;  // by slot; each answers once

@@ -27,7 +27,7 @@ void InitialBroadcast::Want(const Member& newcomer) {
   if (!root_) Choose();
 }
 
-// What they have been sent in all stays known: they go on counting what they take.
+// The bytes that receivers were sent in all stay known, since they go on counting them.
 void InitialBroadcast::End() {
   root_.reset();
   for (auto& [id, receiver] : receivers_) receiver.wants = receiver.now = receiver.has_all = false;
@@ -114,8 +114,7 @@ void InitialBroadcast::GoOn() {
   if (more) Choose();
 }
 
-// One connection, so anything out of order is a violation; what is left of a giving that is over is
-// none.
+// There is one connection, so a wrong order is a violation; the rest of an old broadcast is not.
 Status InitialBroadcast::OnGiven(Member& from, msg::Given message) {
   if (!used_ || message.giving > broadcast_) {
     return Error{ErrorCode::kInvalid, "gives parameters that nobody asked for"};

@@ -1,11 +1,11 @@
-// A new job whose workers each come with parameters of their own (msg::Ready::own_parameters):
-// those of the lowest id go to all the others before the first round, as DistributedDataParallel
-// sends its rank 0's, so that a program need not draw them from one seed. Who comes while the first
-// round is open gets them from one who is in it.
+// The initial broadcast of a new job whose workers have different parameters
+// (msg::Ready::own_parameters). The worker with the lowest id is the root, as rank 0 in
+// DistributedDataParallel, so that programs need not share a seed. A worker that joins while the
+// first round is open gets them from a live one.
 //
 // They are passed on as they come and kept nowhere: who gives them may send so much more than the
-// slowest of the others has stored. Whoever gives or takes nothing for liveness.timeout is out;
-// when the root goes, another one gives, from the first byte on.
+// slowest of the others has stored. A worker that sends or stores nothing for liveness.timeout is
+// evicted. When the root goes, another one begins again at the first byte.
 //
 // In: who wants them, what the root sends, what the others have stored, losses. Out:
 // GiveParameters, StateChunks, evictions.
@@ -26,9 +26,9 @@ class InitialBroadcast {
  public:
   explicit InitialBroadcast(Job* job) : job_(job), window_(job->start.given_under_way) {}
 
-  // All members in state kForming want them, but the one that gives. Once.
+  // All members in state kForming get them, except the root. Once. Once.
   void Begin();
-  // It has come while the first round is open. Again: nothing more.
+  // The worker has come while the first round is open. A second call has no effect.
   void Want(const Member& newcomer);
   // The first round is committed, or the job ends: who has them has changed them, or is about to.
   void End();
@@ -39,11 +39,11 @@ class InitialBroadcast {
   void CheckInvariants() const;
 
   bool used() const { return used_; }  // begun
-  // Somebody lacks some of them.
+  // A member lacks some of them.
   bool busy() const { return root_.has_value(); }
-  // It has all of them: it gave them, or has stored the last byte.
+  // The member has all of them: it is the root, or has stored the last byte.
   bool HasAll(const MemberId& member) const;
-  // For people; empty: nobody lacks any.
+  // A text for people; empty: nobody lacks any.
   std::string Waiting() const;
 
  private:

@@ -200,8 +200,8 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   if (member.state != MemberState::kCatchingUp) {
     job_->members.SetState(member, MemberState::kCatchingUp, job_->now());
   }
-  // The plan of the open round goes ahead: units of it may be assigned as soon as it is level. What
-  // the member had in it went to others.
+  // The plan of the open round goes ahead: units of it may be assigned as soon as it is level. The
+  // units that the member had in it went to others.
   if (!rounds_->done()) {
     Plan plan = rounds_->JoinPlan();
     std::erase_if(plan.assignments, [&](const Assignment& a) { return a.member == member.id; });
@@ -218,10 +218,10 @@ bool Joining::MayBecomeLevel() const {
   return std::ranges::any_of(copying_, [](const auto& entry) { return !entry.second.failed; });
 }
 
-// Who is behind for its silence alone has whole parameters, until it is told to copy others over
-// them; in doubt is only whether they are those of everybody. With nobody live left no other
+// A member that is behind only for its silence has whole parameters, until it copies others over
+// them. The doubt is only whether they are the same as the others'. With nobody live left no other
 // attempt of the round can have been applied by anybody who counts, so they are, when they contain
-// the one that is committed (I1). What it held of the open round was given away.
+// the one that is committed (I1). Its units of the open round went to others.
 bool Joining::ReadmitApplied() {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
@@ -248,8 +248,8 @@ bool Joining::LacksCommitted(const Member& member, RoundId committed) {
          member.state != MemberState::kBehindApplied && member.next == committed;
 }
 
-// What it says in answer comes after what it says of the attempts that it knew. Of those before the
-// last one it has promised the same when they were given up.
+// Its answer comes after its reports of the attempts that it knew. Of those before the last one it
+// has promised the same when they were given up.
 void Joining::AskBehind() {
   LOCKSTEP_CHECK(job_->members.CountLive() == 0, "I1: a member behind is asked before live ones");
   const CommittedRound* committed = rounds_->committed();
@@ -267,8 +267,8 @@ void Joining::AskBehind() {
   }
 }
 
-// Nobody who counts has the committed round, and those who have all before it have promised that
-// they do not apply the attempt that they know: so it can be given up, and computed again (I1).
+// No live member has the committed round, and those with all rounds before it have promised not to
+// apply the attempt that they know. So the round can be given up and computed again (I1).
 bool Joining::ReadmitDenied() {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
@@ -344,7 +344,7 @@ Status Joining::OnBehind(Member& from, const msg::Behind& message) {
   }
 }
 
-// Who copies much over a slow link is given the time that it takes, as long as it gets on.
+// A large copy over a slow link gets the time that it takes, as long as it makes progress.
 Status Joining::OnCopied(Member& from, const msg::Copied& message) {
   const auto copying = copying_.find(from.id);
   if (copying == copying_.end() || message.order != copying->second.order ||
@@ -408,8 +408,8 @@ bool Joining::CheckNewcomers() {
     if (member == nullptr) continue;
     if (const MemberId* lost = LostAgain(id, newcomer)) {
       if (job_->members.Mending(id.worker, lost->worker)) continue;
-      // What cannot be mended stays broken as long as it is here: it has to connect anew, unless
-      // the other is the one that goes.
+      // An edge that cannot be mended stays broken as long as this member is here. It has to
+      // connect again, unless the other one goes.
       if (job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(lost->worker)) {
         job_->Evict(*member,
                     fmt::format("it and worker {} cannot reach each other any more", lost->worker));
@@ -470,7 +470,7 @@ bool Joining::Advance() {
       const bool heard = member.last_heard >= member.since;
       if (!member.connected() || !member.behind() || !heard) continue;
       if (member.away()) continue;  // it may need its parameters as they are
-      // What cannot be mended stays broken as long as it is here: it has to connect anew.
+      // Its broken edges stay broken as long as it is here: it has to connect again.
       if (!Copy(member, std::nullopt) && IsCutOff(member)) {
         job_->Evict(member, "it reaches nobody that has the parameters");
       }

@@ -1,5 +1,6 @@
-// The one way back: who joins later, was put behind, or lost its parameters connects to all
-// members, copies state from one that is level, and is level itself when it says so.
+// The one way back into the rounds, for workers that join late, were put behind, or lost their
+// parameters. A member connects to all others, copies state from one that is level, and reports
+// when it is level itself.
 //
 // Decides from whom a member copies, when it begins anew with another donor, and when it has
 // failed. In: who is behind, what it reports (Reached, Copied, Level), donors that are lost, time.
@@ -39,9 +40,9 @@ class Joining {
   Status OnLevel(Member& from, const msg::Level& message);
   void OnUnreachable(Member& from, const MemberId& peer);
   void OnOut(const MemberId& member);
-  // It was away: what it copies it can begin with now.
+  // A member is back after an absence, and can begin with copied parameters now.
   void OnBack(const MemberId& member);
-  // Somebody was told to copy and has not said how that ended: it may be level by now.
+  // A member was asked to copy and has not reported the end: it may be level by now.
   bool MayBecomeLevel() const;
   // Nobody is live, and somebody behind may have what the others had: true when it is live again.
   bool ReadmitApplied();
@@ -51,11 +52,10 @@ class Joining {
   // Nobody has what the others had, and somebody behind has promised that: true when it is live
   // again, and the committed round is to be computed again.
   bool ReadmitDenied();
-  // One that is behind may still say what it has.
+  // A member that is behind may still report what it has.
   bool MayReadmit() const;
   void CheckInvariants() const;
-  // Its deadlines are long: that it is called at each of liveness' periods will do. True: somebody
-  // is in who was not.
+  // Its deadlines are long, so a call at each period of liveness is enough. True: a member joined.
   bool Advance();
 
  private:
@@ -65,8 +65,8 @@ class Joining {
     std::uint32_t formation = 0;
     Time deadline;
     std::map<MemberId, std::uint8_t> peers;  // who has said that they reach each other
-    // Peers that it has not reached. Each was pinged then: one that answers is alive, so the two
-    // do not reach each other; one that does not is lost soon, and nothing is wrong with this one.
+    // Peers that it has not reached, and that were pinged then. One that answers is alive, so the
+    // two do not reach each other. One that does not is lost soon, and this member is not to blame.
     struct Unreached {
       std::uint64_t ping = 0;
       std::string error;
@@ -92,7 +92,7 @@ class Joining {
   void EvictUnreached(Member& newcomer, WorkerId peer, const std::string& error);
   // True: a peer that it has not reached has shown that it is alive, so it had to go.
   bool JudgeUnreached(Member& member, const Newcomer& newcomer);
-  // One of those that it had reached, if it does not any more.
+  // A peer that it had reached and no longer does.
   const MemberId* LostAgain(const MemberId& id, const Newcomer& newcomer) const;
   // False: not now.
   bool LetIn(Member& member, Newcomer& newcomer);

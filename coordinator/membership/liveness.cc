@@ -70,8 +70,7 @@ bool Liveness::Tick(const RoundWork* open, RoundId closed) {
   return true;
 }
 
-// How long `units` may take, computed at once, before the thread that computes them is taken for
-// hung.
+// The time for `units` in one run, after which the thread that computes them counts as hung.
 Duration Liveness::PatienceWith(const Member& member, std::uint32_t units, Duration usual) const {
   const Duration unit_time = std::max(member.unit_times.mean, usual);
   if (unit_time == Duration{}) return kUnitTimes * job_->timeout;
@@ -81,7 +80,7 @@ Duration Liveness::PatienceWith(const Member& member, std::uint32_t units, Durat
 }
 
 // One rule for all policies. A policy that goes on without a late worker never waits for its run,
-// so the round's view does not show that the run has no end; what the worker says of itself does.
+// so the round's view does not show that the run is endless. The worker's own report shows it.
 void Liveness::CheckRunInHand(Member& member, const msg::RunInHand& run) {
   const Duration lasts(run.lasts_ns);
   if (run.units == 0 || lasts < job_->timeout || !member.present() || member.away()) return;

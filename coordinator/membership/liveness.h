@@ -1,8 +1,8 @@
-// Finds the members that are lost by evidence: no message for liveness.timeout, units of the open
-// round and no progress for much longer than they take, or a run in hand that lasts as long. The
-// last one holds for members that are behind, too: a hung thread is found under every policy. Puts
-// members behind that lack a closed round and do not get on. Pings make everybody say something,
-// and measure the offsets of clocks.
+// Finds lost members by evidence: no message for liveness.timeout, or units of the open round
+// without progress for much longer than they take. A run in hand that lasts as long is evidence
+// too. The last one holds for members that are behind, too: a hung thread is found under every
+// policy. Puts members behind that lack a closed round and do not get on. Pings make everybody say
+// something, and measure the offsets of clocks.
 //
 // Slow is no evidence: a worker that takes ten times as long as it usually does, or as the median
 // does, is the policy's affair. In: time, when each member was last heard and last got on, the open

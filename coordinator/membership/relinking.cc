@@ -47,7 +47,7 @@ Status Relinking::OnUnreachable(Member& from, const msg::Unreachable& message) {
   bool& said = link.said_broken[first ? 0 : 1];
   const bool is_news = !said;
   said = true;
-  // What it took for the new connection, if a try is under way, was the old one.
+  // If a try is under way, it has mistaken the old connection for the new one.
   if (link.formation != 0) Fail(&link);
   if (is_news && link.said_broken[0] && link.said_broken[1]) {
     link.next_try = std::min(link.next_try, job_->now());

@@ -4,12 +4,11 @@
 // for broken edges decide who has to go.
 //
 // Decides when a broken link is tried again, and when it is given up: after kTries tries, or
-// liveness.timeout after the first one. With holders an end of a broken link may be behind until it
-// is made again, so for one that is behind a link that was given up is tried again now and then.
-// Whether an end of it is alive is liveness' to decide: until both ends have said that it broke, or
-// were heard since, nothing is tried and nothing given up.
-// In: Unreachable and Reached of its ends, time. Out: Form orders, and Members' edges: mending,
-// mended, broken.
+// liveness.timeout after the first one. With replicas, one end of a broken link may be behind until
+// the link works again. So for a member that is behind, a link that was given up is tried again at
+// times. Liveness decides whether an end of it is alive: until both ends have reported the break,
+// or were heard since, nothing is tried and nothing given up. In: Unreachable and Reached of its
+// ends, time. Out: Form orders, and Members' edges: mending, mended, broken.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +30,15 @@ class Relinking {
   Status OnReached(Member& from, const msg::Reached& message);
   void OnOut(const MemberId& member);
   void CheckInvariants() const;
-  // Its pauses are those of liveness, so that it is called at each of those periods will do.
+  // Its pauses are those of liveness, so a call at each of those periods is enough.
   void Advance();
 
  private:
-  // By the lower worker id first: that one connects.
+  // The lower worker id comes first: that one connects.
   using Pair = std::pair<MemberId, MemberId>;
-  // broken && !given_up: it is being made again, and Members has the edge as mending.
-  // broken && given_up: until an end says anew that it broke; tries go on only for who is behind.
-  // !broken: mended_at is set; the tries of before count on until it has been quiet for long.
+  // broken && !given_up: it is being connected again, and Members has the edge as mending.
+  // broken && given_up: it waits for a new report of an end; only a member that is behind tries on.
+  // !broken: mended_at is set; the count of tries stands until the link has been quiet for long.
   struct Link {
     std::uint32_t formation = 0;  // the try that is under way; 0: none, as when it is not broken
     std::uint32_t tries = 0;      // that its short life has seen, see kQuietTimeouts

@@ -12,8 +12,8 @@ namespace {
 // For the summary: a schedule of many short ones is cut.
 constexpr std::size_t kMostNoted = 256;
 
-// What a worker was started with holds for it alone, which the text says where it means the same:
-// when a pause comes and who is disrupted depends on whether a worker is named.
+// A worker's own slow-down holds for it alone. The text names the worker, except where that would
+// change the meaning: for a pause or a disruption, a named worker means another schedule.
 std::string ForPeople(SlowdownSpec spec, WorkerId worker) {
   if (spec.pattern != SlowdownPattern::kPause && spec.pattern != SlowdownPattern::kDisrupted)
     spec.worker = worker;

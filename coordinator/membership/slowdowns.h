@@ -17,12 +17,11 @@ class Slowdowns {
  public:
   explicit Slowdowns(Job* job) : job_(job) {}
 
-  // What the worker was started with; an error is a violation of the protocol. It is told what the
-  // others have been told before it came.
+  // Notes the slow-downs that a worker was started with; an error is a violation of the protocol.
+  // The worker gets what the others were sent before it came.
   Status OnReady(Member& from, const std::string& lines);
-  // Lines of specs, which come on top of what there is; a line "none" ends all that stands before
-  // it. A spec without from= begins now. Says in words what is in force then; an error changes
-  // nothing.
+  // Lines of specs, on top of those in force; a line "none" ends all before it. A spec without
+  // from= begins now. Returns in words what is in force; an error changes nothing.
   Result<std::string> Request(std::string_view lines);
 
   // What was asked for at run time of the coordinator before, as Asked() said it.
@@ -31,7 +30,7 @@ class Slowdowns {
 
   void CheckInvariants() const;
 
-  // Those that are not over, for people.
+  // The slow-downs that are not over, for people.
   std::vector<std::string> InForce() const;
 
  private:

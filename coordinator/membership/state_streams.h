@@ -1,6 +1,7 @@
-// Resume: the checkpoint goes to each worker at that worker's own pace. It tells how much it has
-// stored, and is sent so much more: what is under way to one worker, and to how many at a time, is
-// bounded whatever the checkpoint's size. Who takes nothing for liveness.timeout is out.
+// Resume: the checkpoint goes to each worker at that worker's own pace. The worker reports how much
+// it has stored, and gets so much more. So the bytes under way to one worker, and the number of
+// streams, are bounded for any size of checkpoint. A worker that stores nothing for
+// liveness.timeout is evicted.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +27,9 @@ class StateStreams {
   void Tick();
   void CheckInvariants() const;
 
-  // Somebody waits for bytes, or for its turn.
+  // A member waits for bytes, or for its turn.
   bool busy() const { return running_ > 0; }
-  // It has all of it.
+  // The member has all of it.
   bool HasAll(const MemberId& member) const;
 
  private:

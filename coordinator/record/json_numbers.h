@@ -1,6 +1,6 @@
-// Numbers out of JSON that somebody else may have written. nlohmann's get<>() turns any number into
-// any other (1e30 into a count is undefined, -1 the largest one); these take what fits and throw
-// JsonRangeError, one line, for what does not. Internal to the readers, who turn it into an Error.
+// Reads numbers from JSON that others may have written. nlohmann's get<>() converts any number:
+// 1e30 to an integer is undefined, and -1 becomes the largest one. These functions accept what
+// fits, and else throw JsonRangeError with one line, which the readers turn into an Error.
 #pragma once
 
 #include <fmt/format.h>

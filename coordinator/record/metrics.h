@@ -1,6 +1,5 @@
-// What a job is measured by while it runs, as Prometheus and what understands its text format
-// (version 0.0.4) scrape it: GET /metrics. docs/reference/metrics.md lists the metrics;
-// their names and labels are a contract.
+// The metrics of a running job in the text format of Prometheus (version 0.0.4): GET /metrics.
+// docs/reference/metrics.md lists the metrics; their names and labels are a contract.
 //
 // In: each round as it is closed. Out: the text, out of that and the job's present status.
 #pragma once

@@ -131,7 +131,7 @@ RoundRecord Read(const Json& line) {
   record.policy = line.at("policy").get<std::string>();
   record.reason = line.at("reason").get<std::string>();
   ReadWork(line, &record);
-  // What is none, or is not finite, is written as null.
+  // A missing or non-finite loss is written as null.
   record.loss = line.at("loss").is_number() ? line.at("loss").get<double>() : std::nan("");
   if (const auto metrics = line.find("metrics"); metrics != line.end()) {
     record.metrics = MetricsOf(*metrics);

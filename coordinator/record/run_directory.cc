@@ -37,7 +37,7 @@ Status StillAt(const fs::path& path, int opened) {
   struct stat named {};
   struct stat ours {};
   const bool gone = ::stat(path.c_str(), &named) != 0;
-  // What else is wrong shows when it is written to.
+  // Any other error shows when the file is written.
   if (gone && errno != ENOENT && errno != ENOTDIR) return {};
   if (!gone && (::fstat(opened, &ours) != 0 ||
                 (named.st_dev == ours.st_dev && named.st_ino == ours.st_ino))) {
@@ -47,8 +47,8 @@ Status StillAt(const fs::path& path, int opened) {
                                            gone ? "removed" : "replaced by another")};
 }
 
-// Of the round after which a job goes on; `kept` has the bytes before it. What its job had no
-// further round for is not dropped after all.
+// Of the round after which a job goes on; `kept` has the bytes before it. Samples that were dropped
+// only because no further round came are not dropped after all.
 void TakeUpAgain(RoundRecord& record, RunDirectory::Kept* kept) {
   std::vector<SampleRange> skipped;
   for (const SkippedRecord& part : record.skipped) {
@@ -256,7 +256,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counte
     const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const bool good =
         json.is_object() && json.contains("round") && json["round"].is_number_unsigned();
-    // What the stop of a machine has cut off is the last line.
+    // A stop of the machine may have cut off the last line.
     if (!good && evaluations.eof()) break;
     if (!good) {
       return Error{ErrorCode::kInvalid,
@@ -345,7 +345,7 @@ Status RunDirectory::Append(Lines& lines, std::string line) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0) {
       const Error error = failed("cannot write");
-      // What there is of the line goes again.
+      // The written part of the line is removed.
       const off_t end = ::lseek(file, 0, SEEK_END);
       const auto part = static_cast<off_t>(line.size() - left.size());
       if (end >= part && ::ftruncate(file, end - part) != 0) errno = 0;

@@ -1,4 +1,4 @@
-// The run directory: what a job leaves behind. One writer, held by a lock;
+// The run directory: what a job leaves behind. It has one writer, which holds a lock;
 // docs/reference/run-directory.md describes the files. Errors are one line with the path and what
 // the operating system said. Control thread only.
 #pragma once
@@ -28,10 +28,10 @@ namespace lockstep::coordinator {
 
 class RunDirectory {
  public:
-  // Takes the directory's lock; makes it (parents too) unless `resume`, which wants one that is
-  // there and changes nothing in it before CutBack. kInvalid: it is none, or cannot be written.
-  // kRefused: another job holds it, or it has rounds, evaluations or checkpoints of an earlier job
-  // and `resume` is false.
+  // Takes the directory's lock. It makes the directory and its parents, unless `resume`: then it
+  // must exist, and nothing in it changes before CutBack. Errors: kInvalid, it is not a run
+  // directory or cannot be written; kRefused, another job holds it, or it has records of an earlier
+  // job and `resume` is false.
   static Result<std::unique_ptr<RunDirectory>> Open(const std::filesystem::path& path, bool resume);
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -40,13 +40,13 @@ class RunDirectory {
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
   // kIo, with the line: the folder was removed, or another one has taken its place, which is not
-  // this job's to write to. All that is written by a name asks this first.
+  // this job's to write to. Every write by name asks this first.
   Status Held() const;
 
   // Replaces a whole file: written beside it, synced, renamed.
   Status WriteFile(std::string_view name, std::string_view text);
-  // The same for what must be told also when the disk is full: room for it was kept since Open, in
-  // a file that has no name.
+  // The same for a file that must be written even when the disk is full: Open has reserved room for
+  // it, in a file without a name.
   Status WriteLast(std::string_view name, std::string_view text);
   Result<std::string> ReadFile(std::string_view name) const;
 
@@ -64,7 +64,7 @@ class RunDirectory {
     std::uint64_t requeued = 0;  // samples, by all of them as they are from now on
     std::string evaluations;
     double latest = 0;  // time in them, seconds since the job's start
-    // What the last of them say.
+    // The last records among them.
     std::optional<double> train_loss = std::nullopt;
     std::vector<Metric> metrics = {};
     std::optional<EvaluationRecord> evaluated = std::nullopt;
@@ -78,18 +78,17 @@ class RunDirectory {
   // coordinator that was killed has left half written, and summary.json: the job has not ended.
   Status CutBack(const Kept& kept);
 
-  // A line is there as a whole or not at all. After an error no more lines of that file are taken:
-  // it has no gaps. That the file was removed or replaced is an error. `line`: RoundLine of a
-  // record.
+  // A line is there as a whole or not at all. After an error the file takes no more lines, so that
+  // it has no gaps. A file that was removed or replaced is an error. `line`: RoundLine of a record.
   Status AppendRound(const std::string& line);
-  // To be called on any thread, once: brings what was appended so far to the disk. A checkpoint
+  // Returns a function to call on any thread, once: it syncs what was appended so far. A checkpoint
   // that a resume finds must not know of rounds whose lines a stop of the machine has taken, or
   // that were never written.
   std::function<Status()> Sync() const;
   Status AppendEvaluation(const EvaluationRecord& record);
 
   // timeline.json (Chrome trace format, opens in Perfetto) with this round, too: one write, after
-  // which the file is whole again. After an error no more rounds are taken.
+  // which the file is whole again. After an error the timeline takes no more rounds.
   Status AppendTimeline(const RoundRecord& record);
 
  private:

@@ -12,9 +12,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Of thread ids; worker w has track w + 1, and for what it sends early kSendsTracks + w + 1: no job
-// has so many workers. A round is applied while the next one is computed: so exchanges have a track
-// of their own.
+// Thread ids: worker w has track w + 1, and kSendsTracks + w + 1 for bytes sent early. A round is
+// applied while the next one is computed, so exchanges have their own track.
 constexpr std::uint64_t kRoundsTrack = 0;
 constexpr std::uint64_t kSendsTracks = 1'000'000;
 constexpr std::uint64_t kExchangesTrack = kSendsTracks;
@@ -63,8 +62,8 @@ class TimelineText::Events {
     const fmt::format_int digits(value);
     out_.append(digits.data(), digits.data() + digits.size());
   }
-  // One that would begin before the end of the last one of its track begins there: by the estimate
-  // of a worker's clock of this round, and that of the round before, the same moment may be twice.
+  // A span that would begin before the end of the last one on its track begins there. The estimate
+  // of a worker's clock changes between rounds, so two spans may seem to overlap.
   void Span(std::uint64_t track, double from, double to) {
     std::int64_t& last = text_.tracks_.at(track);
     const std::int64_t start = std::max(Micros(from), last);
@@ -122,8 +121,7 @@ class TimelineText::Events {
     Number(unit.range.to);
     Raw("]}}");
   }
-  // What a worker sends of its contribution before that is complete is behind its units: so from
-  // the first of it until all owners have all.
+  // Draws the bytes that a worker sends early: from the first byte until all owners have all.
   void Sends(RoundId round, WorkerId worker, double from, double to) {
     const std::uint64_t track = kSendsTracks + worker.value + 1;
     NameTrack(track);

@@ -1,5 +1,5 @@
-// The run as a timeline in the Chrome trace format, which Perfetto and chrome://tracing open: one
-// track a worker with its units, one for the rounds, one for their exchanges.
+// The run as a timeline in the Chrome trace format, for Perfetto and chrome://tracing. Each worker
+// has a track with its units; the rounds have one, and so have their exchanges.
 //
 // The format has spans of a track nest, and Perfetto draws those that overlap otherwise wrong or
 // not at all. So here they follow each other, in the order in which they are added.
@@ -46,8 +46,7 @@ class TimelineWriter {
   TimelineText text_;
 };
 
-// Reads lines of rounds.jsonl; a line that cannot be read ends the timeline there. Memory: one
-// line.
+// Reads rounds.jsonl line by line; an unreadable line ends the timeline there.
 void TimelineFromRounds(std::istream& rounds, std::ostream& out);
 
 }  // namespace lockstep::coordinator

@@ -26,7 +26,7 @@ class OwnedFd {
   int fd_;
 };
 
-// Of what errno says about `doing` something with the file.
+// Makes the error from errno, after a failed attempt at `doing` something with the file.
 Error IoError(const std::filesystem::path& path, const std::string& doing);
 
 // Makes a rename in the folder of `path` last.

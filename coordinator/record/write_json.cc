@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Lines of rounds.jsonl are written by hand: a round of a thousand workers has thousands of units,
-// and building a tree of values for each takes longer than the coordinator's core does.
+// Writes lines of rounds.jsonl by hand: a round of a thousand workers has thousands of units. A
+// tree of values for each would take longer than the coordinator's core does.
 class LineWriter {
  public:
   void Raw(std::string_view text) { out_.append(text); }

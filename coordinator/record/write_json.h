@@ -11,7 +11,7 @@
 namespace lockstep::coordinator {
 
 std::string RoundLine(const RoundRecord& record);  // one line of rounds.jsonl, without the newline
-// All but the number of the update, which the line does not have. kInvalid, one line.
+// Reads all but the number of the update, which the line does not have. kInvalid, one line.
 Result<RoundRecord> RoundFromLine(std::string_view line);
 std::string EvaluationLine(const EvaluationRecord& record);  // one line of evaluations.jsonl
 std::string SummaryText(const JobResult& result);            // summary.json

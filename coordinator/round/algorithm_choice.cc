@@ -13,7 +13,7 @@ namespace {
 constexpr std::array kAll = {ExchangeAlgorithm::kDirect, ExchangeAlgorithm::kRing,
                              ExchangeAlgorithm::kTree};
 constexpr std::uint32_t kRoundsToKnow = 8;
-// Of what the present one takes, to be worth a change.
+// A change is worth it below this fraction of the present algorithm's time.
 constexpr double kClearly = 0.8;
 
 // Of a message at either end: a few system calls and a wake-up.
@@ -37,7 +37,7 @@ Duration PredictExchange(ExchangeAlgorithm algorithm, std::uint32_t workers, std
   const double all = static_cast<double>(bytes);
   const double per_byte = 1 / links.bytes_per_second;
   const double latency = Seconds(links.latency);
-  // What does not ride on the message that tells of it is asked for, and comes.
+  // A sum too large for its announcement takes two more messages: request and answer.
   const auto messages = [](double what) { return what <= kRidesBytes ? 1.0 : 3.0; };
   if (algorithm == ExchangeAlgorithm::kDirect) {
     const double shards = std::min(n, std::max(1.0, all / kGrainBytes));

@@ -1,6 +1,6 @@
-// Which algorithm the exchange of the next round takes: the one that exchange.algorithm names, or,
-// with auto, the one that is expected to be the quickest: by a model of what it costs over the
-// measured links, until it has been tried, and from then on by what it took.
+// Chooses the algorithm of the next round's exchange. exchange.algorithm names it, or, with auto,
+// the quickest one is taken. Its time is predicted by a cost model over the measured links until it
+// was tried, and measured from then on.
 //
 // Invariants: a choice has a reason for people. It changes only after some rounds with the one
 // before, and only for a clear gain, so it comes to rest.
@@ -17,7 +17,7 @@
 
 namespace lockstep::coordinator {
 
-// What is known of the links between workers.
+// Measurements of the links between workers.
 struct MeasuredLinks {
   double bytes_per_second = 0;  // of the slowest path; 0: not measured
   Duration latency{};           // of a message, one way
@@ -35,9 +35,9 @@ class AlgorithmChoice {
   // `name`: exchange.algorithm.
   explicit AlgorithmChoice(const std::string& name);
 
-  // Of the next round, of so many workers and bytes of parameters. `only_direct`: why auto can take
-  // no other one as long as the policy is the present one; empty: it can. After that it begins
-  // anew.
+  // Chooses for the next round, with so many workers and bytes of parameters. `only_direct`: why
+  // auto can take no other one as long as the policy is the present one; empty: it can. When that
+  // changes, it begins again.
   ExchangeAlgorithm Choose(std::uint32_t workers, std::uint64_t bytes, const MeasuredLinks& links,
                            const std::string& only_direct = {});
   // A round took so long from its last part until all had applied it.
@@ -45,7 +45,7 @@ class AlgorithmChoice {
 
   ExchangeAlgorithm chosen() const { return chosen_; }
   const std::string& reason() const { return reason_; }
-  // Since it was asked last, another one was chosen, or one for the first time.
+  // True if a choice was made or changed since the last call.
   bool TakeNews();
 
  private:

@@ -15,8 +15,9 @@ constexpr std::uint32_t kExtensions = 3;
 
 }  // namespace
 
-// Who has a shard to copy first takes as long as one who catches up may, but answers meanwhile, if
-// not as soon. One that is wrongly held for stopped then costs more copies, and those are as slow.
+// A replica that has to copy a shard first may take as long as a member that catches up, but it
+// answers pings meanwhile, if not as soon. One that is wrongly held for stopped then costs more
+// copies, and those are as slow.
 Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
     : job_(job),
       from_(job->now()),
@@ -57,8 +58,8 @@ Duration Barrier::Longer() const {
   return std::min(patience_ * 2, std::max(job_->timeout, patience_));
 }
 
-// Also those who have said so, or hold nothing: others may wait for what a silent one is to serve,
-// of the state that it had, of its part, or of the new parameters.
+// Members that hold their shards, or hold none, are pinged too. Others may wait for them: for the
+// state that they had, for their parts, or for the new parameters.
 Barrier::Decision Barrier::Ping() {
   pinged_at_ = job_->now();
   Decision decision;
@@ -73,7 +74,7 @@ std::vector<WorkerId> Barrier::Silent() const {
   return silent;
 }
 
-// Whatever it says, no more than there is can be copied.
+// It cannot copy more than there is, so a larger number is ignored.
 void Barrier::OnCopied(const MemberId& from, std::uint64_t values) {
   const auto replica = std::ranges::lower_bound(replicas_, from, {}, &Replica::id);
   const std::uint64_t all =
@@ -93,8 +94,8 @@ Time Barrier::Deadline() const {
   return std::max(from_ + patience_, *pinged_at_ + patience_ / 2);
 }
 
-// Who is silent is blamed; who lives and is late gets more time, up to a bound, as its links may be
-// slow, or what it copies large.
+// A silent replica is blamed. One that is alive and late gets more time, up to a bound: its links
+// may be slow, or its copy large.
 Barrier::Decision Barrier::OnDeadline() {
   LOCKSTEP_CHECK(!decided() && job_->now() >= Deadline(), "holders are judged before the deadline");
   if (!pinged_at_) return Ping();

@@ -1,11 +1,11 @@
-// With optimizer.replicas: the barrier before an attempt is decided. All holders of its shards say
-// Held; until then nobody changes anything, and whatever fails is answered by another attempt.
+// With optimizer.replicas: the barrier before an attempt is decided. All replicas of its shards say
+// Held. Until then nobody changes anything, and any failure leads to another attempt.
 //
-// Behind it the others take the new parameters from them.
+// After it the others take the new parameters from the replicas.
 //
-// Decides: when all have said so, and at the deadline who is asked for a sign of life, who is given
-// more time, and who is to hold nothing for now; behind the barrier, whom nobody is to take them
-// from. In: Held, who is out, the time.
+// Decides when all replicas have said Held. At the deadline it decides who is pinged, who gets more
+// time, and who holds nothing for now. After the barrier it decides from whom nobody should fetch.
+// In: Held, who is out, the time.
 //
 // Invariants:
 //   I6  the deadline is never kNever; each look at it moves it on or ends the attempt.
@@ -33,9 +33,9 @@ class Barrier {
   // An error is a violation of the protocol by the sender. True: with it all have said so.
   Result<bool> OnHeld(const MemberId& from);
   bool Holds(const MemberId& member) const;
-  // It has copied so many values of the state so far, and goes on.
+  // The member has copied so many values of the state so far, and goes on.
   void OnCopied(const MemberId& from, std::uint64_t values);
-  // All have what they are to hold: the attempt stands, whoever is out from now on.
+  // All replicas hold their shards: the attempt stands, whoever is out from now on.
   bool decided() const { return awaited_ == 0; }
 
   Time Deadline() const;
@@ -49,7 +49,7 @@ class Barrier {
   Decision OnDeadline();
   // Once it is, and while somebody has not applied it. Nobody is blamed.
   Decision OnFetchDeadline();
-  // For people.
+  // A text for people.
   std::string Waiting() const;
 
  private:

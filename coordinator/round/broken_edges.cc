@@ -16,7 +16,7 @@ namespace {
 // In liveness.timeout / kMending a link that was merely reset is there again.
 constexpr int kMending = 4;
 
-// From whom a member may still have to take something.
+// The members from which `member` may still have to take something.
 std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& member) {
   std::vector<MemberId> sources;
   for (std::uint32_t shard = 0; shard < commit.owners.owners.size(); ++shard) {
@@ -33,8 +33,8 @@ std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& membe
 
 }  // namespace
 
-// Both ends are asked for a sign of life, since the usual reason why one does not reach another is
-// that the other is gone; who is to go is decided when both have been heard since.
+// Both ends are pinged: when one does not reach the other, the other is usually gone. The decision
+// who goes waits until both have been heard.
 Status BrokenEdges::OnUnreachable(Member& from, const msg::Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
@@ -51,8 +51,8 @@ Status BrokenEdges::OnUnreachable(Member& from, const msg::Unreachable& message)
   return {};
 }
 
-// In a tie a member that is not live goes, then the highest id: never the last one that has the
-// parameters.
+// In a tie a member that is not live goes, then the highest id; the last replica of a shard never
+// does.
 std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> members,
                                                     const StateReplicas& replicas) const {
   if (!job_->members.AnyBroken()) return std::nullopt;
@@ -125,9 +125,9 @@ std::vector<MemberId> BrokenEdges::Avoiding(std::vector<MemberId> candidates) co
   return reached.empty() ? candidates : reached;
 }
 
-// Before the commit an owner costs nothing but a map, so any broken edge to one is reason enough,
-// where somebody has none; and any at all, where sums are to be passed on. Nobody with one owns
-// again: the same map would be made at each event, for as long as the edge is broken (I6).
+// Before the commit a new owner costs only a map, so any broken edge to an owner is reason enough,
+// if some member has none. Where sums are passed on, any broken edge at all is. Nobody with one
+// owns again: the same map would be made at each event, for as long as the edge is broken (I6).
 std::vector<WorkerId> OwnersToAvoid(const OwnerMap& owners, std::span<const std::uint32_t> counts) {
   const auto reaches_all = [&](WorkerId worker) { return counts[worker.value] == 0; };
   const bool whole =

@@ -1,6 +1,6 @@
 // Two members that do not reach each other, though both reach the coordinator. Each member needs
-// each owner, so an owner must have no broken edge to a member; where that cannot be, the member
-// that misses the most others goes, or is put behind.
+// each owner, so an owner must have no broken edge to a member. Where no such owner exists, the
+// member with the most broken edges is evicted or put behind.
 //
 // In: Unreachable, who takes part. Out: pings, members that are evicted or put behind, and for the
 // rounds: which edges they have to do without.
@@ -32,12 +32,12 @@ class BrokenEdges {
     bool heard = true;     // all who are concerned have been, since the last edge broke
     bool mending = false;  // a link of theirs is being made again
   };
-  // Nothing: all of `members` reach each other.
+  // nullopt: all of `members` reach each other.
   std::optional<Found> Find(std::span<const MemberId> members, const StateReplicas& replicas) const;
   // True: no owner can be had that all reach, so somebody goes, now or once enough is known.
   bool Resolve(const Found& found, std::span<const MemberId> eligible,
                const StateReplicas& replicas);
-  // Those of the candidates that all others reach; all, where there is none.
+  // The candidates that all others reach; all candidates, if there are none.
   std::vector<MemberId> Avoiding(std::vector<MemberId> candidates) const;
 
  private:
@@ -50,7 +50,7 @@ class BrokenEdges {
 // needs are whole.
 std::vector<WorkerId> OwnersToAvoid(const OwnerMap& owners, std::span<const std::uint32_t> counts);
 
-// Of a committed one: the first edge over which one of `lacking` may still have to take something.
+// For a committed round: the first broken edge that one of `lacking` may still need.
 std::optional<std::pair<WorkerId, WorkerId>> BrokenOnTheWay(const msg::Commit& commit,
                                                             const Members& members,
                                                             std::span<const MemberId> lacking);

@@ -113,7 +113,7 @@ Result<CommitDraft> CompleteDraft(CommitDraft draft, const RoundWork& work, cons
   commit.scale = static_cast<float>(scale);
   commit.loss = divisor > 0 ? loss / static_cast<double>(divisor) : 0;
   SetSteps(job, planner, &draft);
-  // What is skipped is not served again.
+  // Skipped samples are not served again.
   for (const RoundWork::Skipped& part : work.skipped()) draft.settled.push_back(part.range);
   // Of the whole commit at once, so that an overlap of any two parts is found here (I2).
   draft.after.Settle(draft.settled);
@@ -129,7 +129,7 @@ std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit) 
     const WorkerId worker = share.member.worker;
     const bool counted = std::ranges::any_of(
         commit.parts, [&](const CommittedPart& part) { return part.member.worker == worker; });
-    // Who had a part skipped begins anew with the next round.
+    // A worker with a skipped part starts the next round with new work.
     const bool skipped = std::ranges::any_of(
         work.skipped(), [&](const RoundWork::Skipped& part) { return part.worker == worker; });
     if (!share.queue.empty() && !counted && !skipped) carried.push_back(worker);

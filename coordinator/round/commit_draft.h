@@ -18,7 +18,7 @@
 
 namespace lockstep::coordinator {
 
-// All that follows from its parts; the members and the plan of the next round are missing.
+// Everything that follows from its parts; the members and the plan of the next round are missing.
 struct CommitDraft {
   msg::Commit commit;
   std::string reason;                // the verdict's, or what ended the attempt before
@@ -30,22 +30,21 @@ struct CommitDraft {
   bool last = false;  // no round follows
 };
 
-// Over the verdict's parts. `update`: the number of the one that the commit makes.
+// Makes the first attempt over the verdict's parts. `update`: the number of the commit's update.
 CommitDraft FirstAttempt(const Job& job, const OpenRound& open, const Sampler& sampler,
                          std::uint64_t update, policies::ClosingVerdict verdict);
-// The same update over the parts that can still be fetched, with other owners.
+// Makes the same update over the parts that can still be fetched, with other owners.
 CommitDraft NextAttempt(const CommittedRound& committed, OwnerMap owners);
 // With the samples, the scalars of the update, and what the sampler settles. `stopping`: no round
 // follows. An error is why the job cannot go on.
 Result<CommitDraft> CompleteDraft(CommitDraft draft, const RoundWork& work, const Job& job,
                                   const Planner& planner, bool stopping);
 
-// As far as it is known before anything is counted; CompleteDraft knows the end of the last epoch
-// too.
+// Judges before anything is counted; CompleteDraft knows the end of the last epoch too.
 bool IsLastRound(const JobSection& job, RoundId round);
 
-// Whose work is in no part of the commit: in a relaxed round nobody waits for it, and it counts in
-// the next one.
+// Workers without a part in the commit. In a relaxed round nobody waits for their work: it counts
+// in the next round.
 std::vector<WorkerId> Carried(const RoundWork& work, const msg::Commit& commit);
 
 }  // namespace lockstep::coordinator

@@ -148,16 +148,16 @@ Status CommittedRound::OnPublished(Member& from, const msg::Published& message) 
   if (!heard.ok()) return heard.error();
   const bool first = *heard == Publication::Heard::kFirst;
   if (first) moved_at_ = job_->now();
-  // What a stand-in takes says nothing about owners.
+  // A stand-in's time says nothing about owners.
   if (message.stands_in_for || *heard == Publication::Heard::kKnown) return {};
   if (first) from.owner_trial.OnPublished();
   job_->bounds.NotePublication(job_->now() - committed_at_);
   return {};
 }
 
-// Whoever makes the shard finds the same in it and does not publish it, so nobody can hold all
-// sums, and what is left is to have that promised. The account changes with the next attempt only:
-// until then the parts are those of this one.
+// Every worker that makes the shard finds the same value and does not publish. So nobody can hold
+// all sums, and the members only have to promise that. The account changes with the next attempt
+// only: until then the parts are those of this one.
 Status CommittedRound::OnNotFinite(const Member& from, const msg::NotFinite& message) {
   if (message.attempt > commit_.attempt) return Violation("looked at an attempt to come");
   if (message.attempt < commit_.attempt || phase_ == Phase::kStalled) return {};
@@ -189,9 +189,9 @@ Status CommittedRound::OnNotFinite(const Member& from, const msg::NotFinite& mes
   return {};
 }
 
-// Whoever has applied this attempt holds its sums, which ends a fail-over at once. Whoever has
-// applied an older one was not asked before it was given up, as it was not live then, and has
-// parameters that nobody else has (I1): it catches up.
+// A member that has applied this attempt holds its sums, which ends a fail-over at once. A member
+// that has applied an older one was not live when that was given up, so it was not asked. Nobody
+// else has its parameters (I1), so it catches up.
 Result<bool> CommittedRound::OnApplied(Member& from, const msg::Applied& message) {
   Slot& slot = SlotOf(from.id);
   if (message.attempt > commit_.attempt) return Violation("applied an attempt to come");
@@ -315,10 +315,9 @@ void CommittedRound::TellSilent(const std::vector<WorkerId>& silent) {
   }
 }
 
-// What the loss of a member means depends on what it was to this round: a holder that others take
-// the sums from, an owner that may not have published to all, or, in a further attempt, a
-// contributor whose parts the new owners may still lack; or one that passes sums on. Anybody else
-// is only not waited for any more.
+// The loss of a member matters by its role in this round. It may hold the sums that others take, or
+// own a shard that not all have. In a further attempt it may be a contributor whose parts new
+// owners lack; in ring and tree it passes sums on. Anybody else is only not waited for any more.
 void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   const WorkerId worker = member.worker;
   Slot& slot = SlotOf(member);
@@ -400,15 +399,14 @@ Time CommittedRound::LateFrom(bool last, Duration runs) const {
   return publication_.complete() || phase_ == Phase::kFromHolders ? HopelessFrom(runs) : kNever;
 }
 
-// To look at everybody's runs costs a pass, so that is left until nothing else keeps them from
-// being late.
+// A look at all runs costs a pass, so it comes only when nothing else excuses the delay.
 Time CommittedRound::LookAtLate(bool last) const {
   const Time soonest = LateFrom(last, {});
   return soonest > job_->now() ? soonest : LateFrom(last, UnitPatience());
 }
 
-// Who is away may need its parameters as they are until it is back. Then it copies what it has
-// missed; nobody waits for that, once another one has shown how long applying takes.
+// A member that is away may need its parameters unchanged until it is back. Then it copies what it
+// has missed; nobody waits for that, once another one has shown how long applying takes.
 Time CommittedRound::AwayDeadline() const {
   if (job_->members.CountAway() == 0 || barrier_ || past_ == 0 || !first_applied_at_) return kNever;
   const auto late = static_cast<std::uint32_t>(std::ranges::count_if(
@@ -441,7 +439,7 @@ Time CommittedRound::NextDeadline(bool last) const {
   }
   if (undecided()) return barrier_->Deadline();
   if (to_apply_ == 0) return kNever;
-  // Who holds nothing up is late for itself.
+  // With replicas, a late member delays only itself.
   if (barrier_) return std::min(barrier_->Deadline(), last ? LookAtLate(last) : kNever);
   const Time late = std::min(AwayDeadline(), LookAtLate(last));
   if (phase_ == Phase::kFromHolders) return late;
@@ -484,9 +482,9 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
 }
 
 // Where somebody has the round, who is late copies it; but in the last round no later commit would
-// tell it that it is late. Where nobody has it, nothing that is known of is missing, and still it
-// goes no further: whoever turns out to hold the sums helps the others, or another attempt is made.
-// Holders that do not even apply what they hold are of no use.
+// tell it that it is late. Where nobody has it, nothing is known to be missing, and still there is
+// no progress. Then a member that turns out to hold the sums helps the others, or another attempt
+// is made. Holders that do not even apply what they hold are of no use.
 void CommittedRound::GiveUpOnLate(bool last) {
   if (Recount().past > 0) {  // also without those who are on their way out
     for (Member& member : job_->members.all()) {
@@ -540,8 +538,7 @@ void CommittedRound::OrderStandIns() {
   }
 }
 
-// What is known of the round goes in, and what comes out is done: Publication itself says nothing
-// to anybody.
+// Gives Publication the state of the round, and carries out its decision.
 void CommittedRound::JudgeOwners() {
   Publication::Round view;
   for (const Member& member : job_->members.all()) {

@@ -1,10 +1,10 @@
 // A round from its commit until it is closed: its sums are published and applied, or, when owners
 // are silent or lost, carried through by a fail-over.
 //
-// Decides: who is late with applying; whether somebody holds all sums of the attempt. Who is late
-// with publishing them, and who stands in for it, is decided in publication.h.
-// If so that is the truth and the others take the sums from there; if nobody does, once everybody
-// has promised not to apply it any more, another attempt is needed.
+// Decides: who is late with applying; whether somebody holds all sums of the attempt. publication.h
+// decides who is late with publishing, and who stands in. If a member holds all sums, the attempt
+// stands, and the others take the sums from there. If nobody does, another attempt is needed, once
+// everybody has promised not to apply this one.
 //
 // In: Published, NotFinite, Applied and HoldAnswer, who is out, the time. Out: questions
 // (FenceAttempt) and TakeSums to workers, members that are put behind or evicted, and from Check
@@ -23,7 +23,8 @@
 //       that is past the round rules a further attempt out.
 //   I3  the parts of the commit ascend by worker, then part.
 //   I6  each phase but stalled has a deadline: NextDeadline is never kNever while a member has to
-//       apply the round. Also when all have published and nobody applies, or no owner publishes.
+//       apply the round. This holds also when all have published and nobody applies, or no owner
+//       publishes.
 #pragma once
 
 #include <cstdint>
@@ -50,20 +51,20 @@ class CommittedRound {
   enum class Phase : std::uint8_t {
     // Owners publish, members apply. Has the publication's deadline.
     kPublishing,
-    // Those who may hold the sums were asked whether they do; answers are awaited.
+    // Members that may hold the sums were asked whether they do; answers are awaited.
     kFencing,
     // All have promised not to apply the attempt, and there is no quorum for the next one. Goes on
     // when somebody comes.
     kStalled,
-    // Somebody holds all sums; who lacks them was told to take them there.
+    // A member holds all sums; the others were told to take them there.
     kFromHolders,
     // Commit(r + 1) was made, or this was the last round and all have applied it.
     kClosed,
   };
-  // What the pipeline has to do about the round.
+  // The consequence for the pipeline.
   enum class Outcome : std::uint8_t { kGoesOn, kApplied, kNobodyHolds };
 
-  // What stays the same over all attempts; for the record.
+  // The record of all attempts.
   struct History {
     std::string verdict;  // the policy's reason
     std::string policy;   // that gave it
@@ -101,7 +102,7 @@ class CommittedRound {
   void CountToApply();
   // A live member is past the round that was not: its attempt stands.
   void OnReadmitted();
-  // All who took part are out, and nobody who is live has it: there is nobody to ask.
+  // All participants are out, and no live member has the round: there is nobody to ask.
   void GiveUp(const std::string& why);
   // Two do not reach each other. `broken`: how many broken edges each of `members` has, by slot.
   void AvoidBrokenEdges(const std::vector<MemberId>& members,
@@ -113,24 +114,23 @@ class CommittedRound {
   Time NextDeadline(bool last) const;
 
   void Close();
-  // There is no next round after all; or another member writes the checkpoint. Before it is sent
-  // again.
+  // Before it is sent again: there is no next round, or another member writes the checkpoint.
   void DropNext() { commit_.next.reset(); }
   void SetCheckpointWriter(const std::optional<MemberId>& writer) {
     commit_.checkpoint_writer = writer;
   }
-  // It is computed again: what it leaves behind.
+  // The round is computed again: these are taken over.
   RoundWork TakeWork() { return std::move(work_); }
   std::vector<AttemptRecord> TakeAttempts() { return std::move(history_.attempts); }
 
-  // Before another attempt: what is not finite is skipped.
+  // Called before another attempt: parts that are not finite are skipped.
   void LeaveOutNotFinite();
 
   // --- what is
   RoundId round() const { return commit_.round; }
   Phase phase() const { return phase_; }
   bool closed() const { return phase_ == Phase::kClosed; }
-  // Its holders are waited for (optimizer.replicas): another attempt may be needed.
+  // The replicas of its shards are awaited (optimizer.replicas): another attempt may be needed.
   bool undecided() const { return barrier_ && !barrier_->decided() && !closed(); }
   bool failing_over() const { return phase_ == Phase::kFencing || phase_ == Phase::kStalled; }
   const msg::Commit& commit() const { return commit_; }
@@ -138,7 +138,7 @@ class CommittedRound {
   const Sampler& before() const { return before_; }
   const History& history() const { return history_; }
   Time committed_at() const { return committed_at_; }  // the present attempt
-  // What the first member took from the commit to having applied it.
+  // The time from the commit until the first member had applied it.
   std::optional<Duration> first_application() const {
     return first_applied_at_ ? std::optional(*first_applied_at_ - committed_at_) : std::nullopt;
   }
@@ -146,13 +146,13 @@ class CommittedRound {
   std::uint32_t to_apply() const { return to_apply_; }
   const Publication& publication() const { return publication_; }
   const std::optional<Barrier>& barrier() const { return barrier_; }
-  // Why sums are asked for; for people.
+  // The reason of the fail-over, for people.
   const std::string& failover_reason() const { return failover_reason_; }
   // Parts of it cannot be fetched any more.
   bool HasLost(const MemberId& member) const;
   // The part, of the present attempt, can be in no further one.
   bool HasLost(const CommittedPart& part) const;
-  // What parts of the present attempt are not finite, for people; empty: none is known to be.
+  // Names the parts of the present attempt that are not finite; empty: none is known.
   std::string NotFinite() const;
 
   // The phase and the fields agree, counts are recounted; O(members). `settled`: all who are out
@@ -161,8 +161,8 @@ class CommittedRound {
 
  private:
   enum class Answer : std::uint8_t { kUnasked, kWaiting, kNo, kYes };
-  // Of a slot, in this attempt. Invariants: an answer is kWaiting exactly while answers_missing_
-  // counts it; `applied` is of the incarnation that holds the slot now.
+  // The state of a slot in this attempt. Invariants: an answer is kWaiting exactly while
+  // answers_missing_ counts it; `applied` is of the incarnation that holds the slot now.
   struct Slot {
     bool applied = false;                // said so
     Answer answer = Answer::kUnasked;    // does it hold all sums?
@@ -178,7 +178,7 @@ class CommittedRound {
     std::uint32_t past = 0;
   };
   LiveCounts Recount() const;
-  // How long nobody may publish or apply the round.
+  // The time without a publication or application that the round may have.
   Duration ApplyPatience() const;
   Duration UnitPatience() const;
   Time HopelessFrom(Duration runs) const;
@@ -200,7 +200,7 @@ class CommittedRound {
   void PutSilentContributorsBehind(const std::vector<WorkerId>& silent);
   // Others are to take what these have from whoever else has it.
   void TellSilent(const std::vector<WorkerId>& silent);
-  // Of the attempt's members, those that are told of it.
+  // Members of the attempt that are still exchanging.
   std::vector<MemberId> Exchanging() const;
 
   // --- the fail-over
@@ -219,8 +219,8 @@ class CommittedRound {
   Sampler before_;
   History history_;
   Duration delivery_{};  // the longest that a committed part took from sealed to delivered
-  // Who has been out since the first commit: even if it is live again, it has lost what it had of
-  // this round, and knows of no parts of it.
+  // Members that were out since the first commit. Even if one is live again, it has lost its sums
+  // and parts of this round.
   std::vector<MemberId> been_out_;
   std::uint32_t hopeless_attempts_ = 0;  // that nobody published or applied though all lived
 

@@ -1,5 +1,6 @@
-// What a committed round does when owners are silent or lost, or when nobody applies it: finds out
-// who holds all of its sums, and has the others take them there, or another attempt made.
+// The fail-over of a committed round, for owners that are silent or lost, or a round that nobody
+// applies. It finds a member that holds all sums and has the others take them there, or it leads to
+// another attempt.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,14 +32,14 @@ void CommittedRound::BeginFailover(const std::string& why) {
   fence_until_ = job_->now() + job_->bounds.Answer();
 }
 
-// Whoever is live and may hold the attempt, or has it in its parameters. False: all have answered.
-// A promise stands; what was answered is not asked again.
+// Asks each live member that may hold the attempt, or has it in its parameters. False: all have
+// answered. A promise stands; what was answered is not asked again.
 bool CommittedRound::AskWhoHolds() {
   LOCKSTEP_CHECK(sum_holders_.empty(), "round {}: who holds the sums is asked while worker {} does",
                  round(), sum_holders_.front().worker);
   std::vector<MemberId> asked;
   for (const Member& member : job_->members.all()) {
-    // Who has been out since the commit has none of its sums.
+    // A member that was out since the commit has none of its sums.
     const bool may_hold =
         std::ranges::binary_search(commit_.members, member.id) && !IsOneOf(been_out_, member.id);
     if (!member.live() || SlotOf(member.id).answer != Answer::kUnasked) continue;
@@ -56,8 +57,8 @@ bool CommittedRound::AskWhoHolds() {
   return true;
 }
 
-// Who is known to hold all sums of the attempt.
-// Also who applied it: it keeps them until the round is closed, and longer once it is named.
+// Returns the members that are known to hold all sums of the attempt. Also who applied it: it keeps
+// them until the round is closed, and longer once it is named.
 std::vector<MemberId> CommittedRound::SumHolders() const {
   std::vector<MemberId> holders;
   for (const Member& member : job_->members.all()) {
@@ -113,8 +114,8 @@ bool CommittedRound::TakeFromHolders() {
     if (holder != holders.end()) {
       SendToHolder(*member, SlotOf(id).answer == Answer::kYes ? id : *holder);
     } else if (member->live()) {
-      // Perhaps it reaches somebody who has applied them by then. Who is catching up anyway copies
-      // the slices anew whose sums it does not get.
+      // Perhaps it reaches somebody who has applied them by then. A member that is catching up
+      // anyway copies the slices whose sums it misses.
       job_->PutBehind(*member, "it reaches nobody that holds the sums");
     }
   }
@@ -166,7 +167,7 @@ void CommittedRound::AvoidBrokenHolders() {
 
 // A live member that is past the round has copied its parameters from one that had applied it. So
 // the attempt is a part of the truth, whoever still has its sums: a further one would take it back.
-// Who lacks it copies as well.
+// Members that lack it copy as well.
 bool CommittedRound::IsInParameters() {
   LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
   const auto past = std::ranges::find_if(job_->members.all(), [&](const Member& member) {
@@ -209,8 +210,8 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
   if (TakeFromHolders()) return Outcome::kGoesOn;
   const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
   if (answered == 0 && answers_missing_ > 0 && job_->now() < fenced_at_ + job_->bounds.Stuck()) {
-    // Nobody is there to go on with; liveness will say who is lost. Who is heard and does not
-    // answer in all that time never will.
+    // Nobody is there to go on with; liveness will say who is lost. A member that is heard but does
+    // not answer in all that time never will.
     fence_until_ = job_->now() + job_->bounds.Answer();
     return Outcome::kGoesOn;
   }
@@ -220,8 +221,8 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
     --answers_missing_;
     job_->PutBehind(member, "it did not say in time whether it holds the sums");
   }
-  // Who has become level since the question was sent was not asked. What it says of its parameters
-  // before its answer is heard before it is relied on.
+  // A member that became level after the question was sent was not asked. Its report about its
+  // parameters comes before its answer, so it is heard before the answer counts.
   if (AskWhoHolds()) {
     Enter(Phase::kFencing);
     fence_until_ = job_->now() + job_->bounds.Answer();

@@ -1,7 +1,7 @@
-// Who has received what in one round: receipts of owners under the current map, counted so that an
-// event costs O(1) and a new map O(members^2 / 64). A part is delivered when every owner is its
+// The receipts of owners in one round, under the current map. They are counted so that an event
+// costs O(1) and a new map O(members^2 / 64). A part is delivered when every owner is its
 // contributor, is mapped with the contributor, or has sent a receipt under this map version. Where
-// sums are passed on after the commit (base/routes.h) it is delivered when it is sealed.
+// sums are passed on after the commit (base/routes.h), a part is delivered when it is sealed.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Delivery {
   // that had its slot before counts no more.
   void AddContributor(WorkerId contributor, const Members& members);
 
-  // From an owner of the current version. True when the part is delivered now and was not before.
+  // Takes a receipt of an owner of the current version. True: the part has just become delivered.
   bool AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part);
   bool Delivered(WorkerId contributor, PartIndex part) const {
     return missing_[Key(contributor, part)] == 0;
@@ -38,9 +38,9 @@ class Delivery {
   bool IsOwner(WorkerId worker) const { return owners_.Test(0, worker.value); }
 
  private:
-  // Invariants: missing_[c, p] is the number of owners that need the part and have no receipt of
-  // it, so that delivered means 0 without a look at the matrices; no owner needs its own part, nor
-  // one of a contributor whose arena it has mapped.
+  // Invariants: missing_[c, p] is the number of owners that need the part and have sent no receipt,
+  // so that delivered means 0. No owner needs its own part, nor one of a contributor that it has
+  // mapped.
   static std::size_t Key(WorkerId contributor, PartIndex part) {
     return std::size_t{contributor.value} * kMaxParts + part.value;
   }

@@ -14,11 +14,11 @@
 
 namespace lockstep::coordinator {
 
-// Which contribution it is, for people.
+// Describes the contribution, for people.
 std::string NotFiniteText(const Job& job, const RoundWork& work, WorkerId worker,
                           std::span<const UnitTiming> units);
 
-// Whether the round may go on without it, which is told. False: the job ends (job.on_nan).
+// Decides whether the round may go on without it, and logs that. False: the job ends (job.on_nan).
 // `found_by`: whose word it is, if not that of the worker that it is about.
 bool MayLeaveOut(Job* job, const std::string& what, std::optional<WorkerId> found_by = {});
 

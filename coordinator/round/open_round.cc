@@ -25,7 +25,7 @@ std::string Names(const std::vector<WorkerId>& workers) {
 
 }  // namespace
 
-// Whoever has units is given the time to begin with them from now on.
+// Every worker with units gets the usual time from now on to begin them.
 OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
     : job_(job),
       planner_(planner),
@@ -53,8 +53,7 @@ OpenRound::OpenRound(Job* job, Planner* planner, RoundWork work,
 }
 
 // The round begins once more, with another plan of it that says nothing of who computes what: all
-// its units are to be assigned. What was computed for the plan before is void, whenever it is heard
-// of.
+// its units are to be assigned. Work for the plan before is void, whenever a report of it arrives.
 void OpenRound::PlanAnew(std::uint32_t owners_version) {
   work_.PlanAnew(planner_->ChooseOwners(round(), owners_version), job_->members.Exchanging(),
                  job_->members, job_->now());
@@ -62,7 +61,7 @@ void OpenRound::PlanAnew(std::uint32_t owners_version) {
                  "round {}: {} parts of a plan that is void are waited for", round(),
                  work_.undelivered());
   moves_.Reset();
-  // Whatever a rule waited for is gone with the plan; it is asked about the new one.
+  // A rule's wait ends with the plan; the rule is asked about the new one.
   look_again_ = kNever;
   owners_stale_ = false;
   receipts_.Reset();
@@ -79,8 +78,8 @@ std::vector<AttemptRecord> OpenRound::TakeAttempts(const std::string& verdict) {
 
 // --- what workers say
 
-// Liveness asks when a worker has finished a unit last: a report that says nothing new is no
-// evidence of progress, so that a worker that hangs and still talks is found out.
+// Liveness asks when a worker last finished a unit. A report without news is no evidence of
+// progress, so that a hung worker that still talks is found.
 Status OpenRound::OnProgress(Member& from, const msg::Progress& message) {
   if (!work_.Concerns(from.id, message.round, message.plan)) return {};
   const policies::WorkerView* view = work_.WorkerViewOf(from.id.worker);
@@ -254,8 +253,8 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
       said_weight_refused_ = true;
       return false;
     }
-    // Whoever contributes holds the round before whole, and this commit closes it. In a relaxed
-    // round that does not follow from having computed something.
+    // A contributor has the previous round whole, and this commit closes it. In a relaxed round
+    // that does not follow from having computed something.
     if (work_.relaxed() && job_->members.at(parts[i].worker).next < round()) return false;
     samples += part->samples;
   }
@@ -336,8 +335,8 @@ void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const st
   if (!avoided.empty()) ReplaceOwners({}, why, avoided);
 }
 
-// Who is out takes its share along; only owners may stay for a while, until somebody can take their
-// place.
+// A member that is out takes its share along. Only owners may stay for a while, until another
+// member can take their place.
 void OpenRound::CheckInvariants() const {
   work_.CheckInvariants();
   receipts_.CheckInvariants();

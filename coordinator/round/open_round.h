@@ -6,15 +6,15 @@
 // be committed, once there is one that can be carried out. A policy proposes; what would break an
 // invariant is not done.
 //
-// All that is true of this round only stands in here and ends with it. The work (round_work.h) goes
-// over into the committed round.
+// Facts about this round alone stand here and end with it. The work (round_work.h) goes over into
+// the committed round.
 //
 // Invariants:
 //   I2  units are given only when nobody has them: their holder has answered a revoke, was fenced,
 //       or is out (RoundWork::Give).
 //   I5  a verdict is returned only with a quorum.
 //   I6  whoever owes something has a deadline: an answer to a revoke (Bounds::Answer), receipts
-//       (ReceiptWatch). After it others go on without.
+//       (ReceiptWatch). After it the others go on without.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ namespace lockstep::coordinator {
 class OpenRound {
  public:
   OpenRound(Job* job, Planner* planner, PlannedRound planned);
-  // A committed round of which no contribution is left is computed again, by whoever is live; its
-  // members are told. `attempts`: at it, the last one is that of its next commit. `owners`: of the
-  // last one.
+  // A committed round without a contribution left is computed again by the live members; all are
+  // informed. `attempts`: at it, the last one is that of its next commit. `owners`: of the last
+  // one.
   OpenRound(Job* job, Planner* planner, RoundWork work, std::vector<AttemptRecord> attempts,
             std::uint32_t owners_version);
   OpenRound(const OpenRound&) = delete;  // its moves point at its work
@@ -73,7 +73,7 @@ class OpenRound {
 
   const RoundWork& work() const { return work_; }
   RoundId round() const { return work_.round(); }
-  // Of its next commit.
+  // The attempt of its next commit.
   Attempt attempt() const { return attempts_.empty() ? Attempt(0) : attempts_.back().attempt; }
   std::string Waiting() const;  // for what, for people
 

@@ -38,8 +38,7 @@ OwnerWeights::Slot& OwnerWeights::SlotOf(const MemberId& id) {
 }
 
 // Compared with the median of the same round: what slows all down is nobody's fault. Half the
-// weight is the one step there is, and it takes many rounds in a row both ways, so that maps do not
-// flicker.
+// weight is the only step. It takes many rounds in a row both ways, so that maps stay.
 void OwnerWeights::OnRoundPublished(std::span<const MemberId> owners,
                                     std::span<const Duration> took) {
   LOCKSTEP_CHECK(owners.size() == took.size(), "{} owners took {} times", owners.size(),
@@ -60,8 +59,8 @@ void OwnerWeights::OnRoundPublished(std::span<const MemberId> owners,
   }
 }
 
-// What is usual is the median of this very round, of receipts and of control messages apart: a
-// round with large contributions is late for all, and then nobody is slow.
+// The usual time is the median of this very round, separately for receipts and control messages: in
+// a round with large contributions all are late, and then nobody is slow.
 std::vector<OwnerChange> OwnerWeights::OnRoundDelivered(std::span<const LinkResponse> responses) {
   std::vector<Duration> receipts;
   std::vector<Duration> controls;
@@ -84,8 +83,7 @@ std::vector<OwnerChange> OwnerWeights::OnRoundDelivered(std::span<const LinkResp
   return changes;
 }
 
-// Late receipts alone may be the contributors' fault; late control messages too, and it is this
-// link.
+// Late receipts may be the contributors' fault; with late control messages it is this link.
 bool OwnerWeights::TurnsSlow(const LinkResponse& response, Duration usual_receipts,
                              Duration usual_control, Slot* slot) {
   if (response.delivered) {
@@ -133,8 +131,8 @@ void OwnerWeights::CheckInvariants() const {
 }
 
 // All those with the fewest faults own, not the best one: the more owners, the less each one sums
-// and sends. A map in which all are halved is the same as one in which nobody is, and is written as
-// that, so that the weights of a map mean something among each other only.
+// and sends. A map in which all weights are halved equals one in which none is, and is written as
+// the latter. So the weights of a map are comparable only within it.
 OwnerMap OwnerWeights::Choose(std::uint32_t version, std::span<const MemberId> candidates,
                               const Members& members) const {
   LOCKSTEP_CHECK(!candidates.empty(), "nobody can own anything");

@@ -1,6 +1,6 @@
-// Who owns slices, and how much: members that answer; those that are slow at publishing with half
-// the weight, those behind a slow link with none. The map changes only for a lasting reason, so
-// that under static conditions it stays.
+// Decides which members own slices, and with which weight. Slow publishers get half the weight;
+// members behind a slow link get none. The map changes only for a lasting reason, so that under
+// static conditions it stays.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,20 @@
 
 namespace lockstep::coordinator {
 
-// How a member's link did in one round.
+// A member's link in one round.
 struct LinkResponse {
   MemberId member;
-  // Of an owner: how long after the first parts of others were ready its receipts came. It takes
-  // two for a receipt, so this is what it does with the quicker ones of its contributors; those
-  // that are mapped with it count as received at once.
+  // For an owner: the time from the first parts of others until its receipts came. It takes two for
+  // a receipt, so this is what it does with the quicker ones of its contributors; those that are
+  // mapped with it count as received at once.
   std::optional<Duration> receipts;
-  // Of a contributor: how long after its own first part was ready it was delivered; or, when it is
-  // not, until now.
+  // For a contributor: the time from its own first part until that was delivered, or until now.
   std::optional<Duration> delivery;
   bool delivered = false;
   Duration control{};  // see ResponseDelay
 };
 
-// For the log: why a map has changed is what people look for in it.
+// For the log, which shows why a map has changed.
 struct OwnerChange {
   WorkerId worker;
   bool owns = false;
@@ -39,26 +38,26 @@ class OwnerWeights {
  public:
   explicit OwnerWeights(std::uint32_t slots) : slots_(slots) {}
 
-  // One published round: how long each owner took, in the order of `owners`.
+  // Takes a published round: the time of each owner, in the order of `owners`.
   void OnRoundPublished(std::span<const MemberId> owners, std::span<const Duration> took);
 
-  // One round that is committed. Whose receipts are late, round after round, while all else that it
-  // says is late too, has a link that is filled by its own bulk: it holds up the contributions of
-  // others, and owns nothing until its own parts are delivered much quicker. Returns whose case
-  // changed.
+  // Takes a committed round. A member has a slow link when its receipts are late, round after
+  // round, while its other messages are late too: its own bulk fills the link. It delays the
+  // contributions of others, so it owns nothing until its own parts are delivered much quicker.
+  // Returns whose case changed.
   std::vector<OwnerChange> OnRoundDelivered(std::span<const LinkResponse> responses);
 
-  // Of `candidates` (ascending, at least one) those that are not on trial (OwnerTrial), have no
-  // broken edge to anybody and no slow link; if none is left, those with the fewest faults. Never
-  // empty.
+  // Of `candidates` (ascending, at least one), chooses members that are not on trial (OwnerTrial)
+  // and have no broken edge and no slow link. If none is left, it chooses those with the fewest
+  // faults. Never empty.
   OwnerMap Choose(std::uint32_t version, std::span<const MemberId> candidates,
                   const Members& members) const;
 
   void CheckInvariants() const;
 
  private:
-  // Of one incarnation: another one that takes the slot begins anew. Invariants: slow_rounds or
-  // quick_rounds is 0; while slow_link, late_rounds is 0, else prompt_rounds is.
+  // The account of one incarnation: the next one in the slot begins again. Invariants: slow_rounds
+  // or quick_rounds is 0; while slow_link, late_rounds is 0, else prompt_rounds is.
   struct Slot {
     Incarnation incarnation;
     Duration mean{};                // of publishing

@@ -33,9 +33,8 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
 }
 
 // A newcomer copies the state before this round and gets its commit and all later ones. While a
-// fail-over is undecided nobody can say which round that is; when it is stalled for want of a
-// quorum it is the committed round itself, which will be tried again, and letting somebody in is
-// the way out.
+// fail-over is undecided nobody can say which round that is. When it is stalled for want of a
+// quorum, it is the committed round itself, which a newcomer may complete.
 std::optional<RoundId> Pipeline::JoinAt() const {
   if (!begun()) return std::nullopt;
   // Nobody gets in any more; who was left behind may still copy what the job ended with.
@@ -66,14 +65,14 @@ Status Pipeline::CheckRound(RoundId round) const {
   return {};
 }
 
-// What is said of any other round is stale: that one is closed, or open again.
+// A message about any other round is stale: that round is closed, or open again.
 CommittedRound* Pipeline::CommittedAt(RoundId round) {
   return committed_ && !committed_->closed() && committed_->round() == round ? &*committed_
                                                                              : nullptr;
 }
 
-// What concerns the open round is stale when none is, and when its sender has been put out of the
-// rounds since it was said.
+// A message about the open round is stale when no round is open, or when its sender was taken out
+// of the rounds since.
 Status Pipeline::OnProgress(Member& from, const msg::Progress& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   return from.live() && open_ ? open_->OnProgress(from, message) : Status();
@@ -102,8 +101,8 @@ Status Pipeline::OnPublished(Member& from, const msg::Published& message) {
 }
 
 // Also of closed rounds: a member that lags says so round by round, and that moves its `next` on.
-// Of the open round it is possible only when that was committed before and is open again; whoever
-// had applied the attempt that was given up has parameters that nobody else will have (I1).
+// The open round is possible only when it was committed before and is open again. Then nobody else
+// will have the sender's parameters (I1).
 Status Pipeline::OnApplied(Member& from, const msg::Applied& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   if (!from.live()) {
@@ -218,9 +217,9 @@ void Pipeline::OnLevel() {
   if (committed_ && !committed_->closed()) committed_->CountToApply();
 }
 
-// The committed round stands, whoever was asked for its sums: who comes now copies what is after
-// it, and hears the plan of the round behind it. Whatever was computed for that is void, and its
-// samples stay out.
+// The committed round stands, even if members were asked for its sums. A newcomer copies the state
+// after it, and gets the plan of the next round. Work for its old plan is void, and its samples
+// stay out.
 void Pipeline::OnReadmitted() {
   if (committed_) committed_->OnReadmitted();
   if (open_) open_->PlanAnew(open_->work().owners().version + 1);
@@ -233,15 +232,14 @@ void Pipeline::GiveUpCommitted(const std::string& why) {
 
 // --- what can be done now
 
-// The committed round comes first: what it needs (a further attempt, somebody put behind) makes
-// void or changes what is open. While it fails over, the open round is left alone, as its plan may
-// be made anew.
+// The committed round comes first: a further attempt, or a member put behind, changes the open
+// round. While it fails over, the open round waits, as its plan may be replaced.
 Decision Pipeline::Decide() {
   if (!begun() || done_ || job_->failure()) return {};
   AvoidBrokenEdges();
   if (!job_->leaving().empty() || !job_->behind().empty()) return {};
   if (Decision decision = CheckCommitted(); decision.kind != Kind::kWait) return decision;
-  // Who was evicted or put behind just now is taken out of the rounds first.
+  // Members that were evicted or put behind just now are taken out of the rounds first.
   if (!open_ || !job_->leaving().empty() || !job_->behind().empty()) return {};
   if (job_->now() >= stop_at_) return Abandon();
   if (unsettled()) return {};  // the open round may be planned anew
@@ -337,8 +335,8 @@ Result<CommitDraft> Pipeline::DraftCommit(policies::ClosingVerdict verdict) cons
                        open_->work(), *job_, planner_, stopping_);
 }
 
-// Its owners are chosen out of who is there now, under a version above all that the round had, so
-// that sums of the old attempt are not taken for those of the new one.
+// Chooses owners among the present members, under a version above all that the round had. So sums
+// of the old attempt are not taken for those of the new one.
 Result<CommitDraft> Pipeline::DraftNextAttempt() {
   CheckMayTryAgain();
   committed_->LeaveOutNotFinite();
@@ -352,9 +350,9 @@ Result<CommitDraft> Pipeline::DraftNextAttempt() {
   return CompleteDraft(std::move(draft), committed_->work(), *job_, planner_, stopping_);
 }
 
-// Whatever was open is dropped: in a first attempt it has become the committed round, in a later
-// one it was planned behind an attempt that is void, and so is all that was computed for it. The
-// sampler is set back to before the round and settled anew (I2).
+// The open round is dropped. In a first attempt it has become the committed round. In a later
+// attempt it was planned after a void attempt, and all its work is void. The sampler is set back to
+// before the round and settled anew (I2).
 void Pipeline::MakeCommit(CommitDraft draft) {
   msg::Commit& commit = draft.commit;
   const bool first = open_ && open_->round() == commit.round;
@@ -408,8 +406,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   LOCKSTEP_CHECK(commit.update == updates_, "update {} is committed as {}", updates_,
                  commit.update);
   never_committed_ = std::max(never_committed_, commit.round.Next());
-  // Actions are carried out when the step is over: nobody sees this before the account below is
-  // made.
+  // Actions are carried out after the step: nobody sees this before the account below.
   SendCommit(commit, commit.members);
   if (next) {
     open_.emplace(job_, &planner_, std::move(*next));
@@ -436,7 +433,7 @@ ClosedRound Pipeline::CloseCommitted() {
   NoteExchange();
   // Without an open round nothing was planned behind it, so it was the last one.
   if (!open_) done_ = true;
-  // What was left out comes again, in this run or in the one that resumes it.
+  // Samples that were left out come again, in this run or in one that resumes it.
   const bool follows = stopping_ || committed_->commit().next.has_value();
   return {.round = *committed_,
           .digest = votes_.Leading(committed_->round()),
@@ -457,8 +454,7 @@ void Pipeline::NoteExchange() {
   planner_.NoteExchange(commit.owners.algorithm, *committed_->applied_at() - ready);
 }
 
-// No contribution is left, so there is nothing to commit: the round is computed again, by whoever
-// is live.
+// No contribution is left to commit: the live members compute the round again.
 void Pipeline::OpenAgain() {
   CheckMayTryAgain();
   const RoundId round = committed_->round();
@@ -478,12 +474,12 @@ void Pipeline::OpenAgain() {
   std::vector<AttemptRecord> attempts = committed_->TakeAttempts();
   RoundWork work = committed_->TakeWork();
   committed_.reset();
-  // What they had is unassigned in the round that is open again.
+  // Their units become unassigned in the round that is open again.
   for (const WorkerId worker : gone) work.Remove(worker);
   open_.emplace(job_, &planner_, std::move(work), std::move(attempts), owners_version);
 }
 
-// Who has it takes from it only what is new.
+// A member that has the commit already uses only what is new in it.
 void Pipeline::SendAgain(const std::optional<MemberId>& checkpoint_writer) {
   LOCKSTEP_CHECK(committed_ && !open_, "only the last commit is sent again");
   committed_->SetCheckpointWriter(checkpoint_writer);

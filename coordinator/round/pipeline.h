@@ -10,9 +10,9 @@
 //   broken_edges.h     members that do not reach each other
 //
 // In: what workers say, who is out, the time. Out: from Decide what is to be done next about a
-// round. The pipeline never calls out: the coordinator carries a decision out, because others have
-// a part in it (a commit says who evaluates and who writes a checkpoint, and the next round may be
-// planned under another policy).
+// round. The pipeline never calls out: the coordinator carries a decision out, because other parts
+// are concerned. A commit names who evaluates and who writes a checkpoint, and the next round may
+// have another policy.
 //
 // Invariants:
 //   -   at most two rounds live: the open one follows the committed one. Dropping a round drops all
@@ -46,7 +46,7 @@
 
 namespace lockstep::coordinator {
 
-// What is to be done now; see Coordinator::AdvanceRounds.
+// The next action; see Coordinator::AdvanceRounds.
 struct Decision {
   enum class Kind : std::uint8_t {
     kWait,
@@ -73,7 +73,7 @@ class Pipeline {
  public:
   explicit Pipeline(Job* job);
 
-  // All members that are live take part. `updates`: made before.
+  // All live members take part. `updates`: made before.
   void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
 
   // --- messages; an error is a violation of the protocol by the sender
@@ -91,15 +91,14 @@ class Pipeline {
   }
   Status OnUnreachable(Member& from, const msg::Unreachable& message);
 
-  // The member takes no part any more: gone, or behind. It is not live when this is called.
+  // The member takes no part any more: gone, or behind. The member is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);
   void OnLevel();                          // a member has become live
   void NoteAbsence(const Member& member);  // it goes away, or is back
-  // Somebody who is live now has the committed round in its parameters, and nobody else does. Of
-  // the open round nothing is left, though it may think that it has units of it.
+  // A member that is live now has the committed round in its parameters, and nobody else does. The
+  // open round has no work left, though that member may think that it has units of it.
   void OnReadmitted();
-  // Nobody who is live has the committed round, or can get it: it is computed again, by who is live
-  // now.
+  // No live member has the committed round or can get it: the live ones compute it again.
   void GiveUpCommitted(const std::string& why);
 
   // Does all that can be done now within the rounds. Says what is to be done about them; when that
@@ -130,8 +129,8 @@ class Pipeline {
   RoundId first_uncommitted() const {
     return open_ ? open_->round() : committed_ ? committed_->round().Next() : abandoned_;
   }
-  // The first round that was never committed: of one that is open again, members may speak for a
-  // while as of one that is committed, and of the round after it as of an open one.
+  // The first round that was never committed. A round that is open again was committed before, so
+  // members may speak of it as committed for a while, and of the next one as open.
   RoundId never_committed() const { return never_committed_; }
   // Every round before it is closed; also while it is open again, and none is committed.
   RoundId first_not_closed() const {
@@ -141,9 +140,9 @@ class Pipeline {
   // Once closed it stays until the next commit.
   const CommittedRound* committed() const { return committed_ ? &*committed_ : nullptr; }
   const Sampler& sampler() const { return *sampler_; }
-  // Where not everybody holds everything (optimizer.replicas).
+  // The replicas of the optimizer's state (optimizer.replicas).
   const StateReplicas& replicas() const { return planner_.replicas(); }
-  // Of which part of the optimizer's state nobody has a copy any more, and why; empty: of none.
+  // Names the part of the optimizer's state that is lost, and why; empty: nothing is lost.
   const std::string& lost_state() const { return lost_state_; }
   const AlgorithmChoice& algorithm() const { return planner_.algorithm(); }
   std::uint64_t updates() const { return updates_; }
@@ -151,7 +150,7 @@ class Pipeline {
 
   // The cheap ones, after each step: O(1).
   void CheckSequence() const;
-  // All, and those of the rounds: O(units).
+  // Checks all invariants, also those of the rounds: O(units).
   void CheckInvariants() const;
 
  private:
@@ -184,7 +183,8 @@ class Pipeline {
   std::uint64_t updates_ = 0;     // committed
   Duration usual_application_{};  // from the last commit to the first who had applied it
   RoundId never_committed_;
-  // For a checkpoint: the state of the committed round; and somebody does so of the one before.
+  // The member that gathers the state of the committed round for a checkpoint, and whether one does
+  // so of the round before.
   std::optional<MemberId> gathers_;
   bool gathering_ = false;
   std::string lost_state_;

@@ -89,8 +89,8 @@ std::vector<LinkResponse> LinkResponses(const RoundWork& work, Time now) {
   return responses;
 }
 
-// Each worker's. So fine that a unit of a worker that is several times slower is still short beside
-// a round; else enough that losing or giving back one is a small matter.
+// Each worker's. Fine: a unit of a worker that is several times slower is still short beside a
+// round. Coarse: a lost or returned unit is a small matter.
 constexpr std::uint64_t kFineUnits = 64;
 constexpr std::uint64_t kCoarseUnits = 4;
 // Where units are computed one by one each costs a run besides.
@@ -138,9 +138,9 @@ std::uint32_t CountUnits(const StartParameters& start, bool fine, const RunBound
 
 }  // namespace
 
-// Where shares are equal and whole workers are all that is left out, few will do: a share is one
-// run anyway, and what a lost worker leaves is shared out by so many units. More of them would be
-// no smaller runs, only more entries of plans and records.
+// Few units are enough where shares are equal and only whole workers are left out: a share is one
+// run anyway, and a lost worker leaves enough units to share out. More of them would be no smaller
+// runs, only more entries of plans and records.
 std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy,
                             const RunBound& bound) {
   const bool fine = policy.work->PlacesUnits() || policy.closing->CutsUnits();
@@ -173,14 +173,15 @@ Planner::Planner(Job* job)
                 job->start.config.optimizer.replicas),
       algorithm_(job->start.config.exchange.algorithm) {}
 
-// Who lags by more than a round would be waited for. In the last round of an epoch, which closes
-// over all of its units, only who has lately shown that it contributes is relied on (I2).
+// A member that lags by more than a round would hold up the others. The last round of an epoch
+// closes over all of its units, so it relies only on recent contributors (I2).
 std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   std::vector<MemberId> level;
   std::vector<MemberId> lately;
   std::vector<MemberId> live;
-  // Who is to leave gets nothing, unless nobody else is there. The same with who is away, but only
-  // where work moves: else rounds have the same members whoever is away when they are planned.
+  // A member that is draining gets nothing, unless nobody else is there. The same holds for a
+  // member that is away, but only where work moves: elsewhere absences do not change the members of
+  // rounds.
   const auto all = job_->members.all();
   const auto any = [&](auto is) { return std::ranges::any_of(all, is); };
   const bool all_leave = !any([](const Member& m) { return m.live() && !m.draining; });
@@ -244,7 +245,7 @@ std::vector<RunLimit> Planner::LimitRuns(const std::vector<policies::WorkerView>
   return limits;
 }
 
-// What rounds are cut into, and what is computed at once: at the start, and where it changes.
+// Logs how rounds are cut into units and runs: at the start, and after each change.
 void Planner::LogUnits(std::uint32_t units) {
   RunBound least = LeastBound(job_->members);
   RunBound most;
@@ -404,8 +405,7 @@ double Planner::SchedulePosition(const Sampler& sampler, std::uint64_t updates) 
   return job_->start.config.job.rounds > 0 ? static_cast<double>(updates) : sampler.WholeRounds();
 }
 
-// Where two do not reach each other the way that all of the sums take may be the one that is
-// closed.
+// Where two do not reach each other, the sums of all might have to pass between them.
 ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
   const Traits traits = {.policy = policies::TraitsOf(job_->policy(), job_->policy().name),
                          .workers = job_->start.workers};
@@ -483,7 +483,7 @@ void Planner::NoteMap(RoundId round, std::uint32_t version) {
   newest_ = round;
 }
 
-// Links are judged by rounds, not by messages: an owner behind a slow link delays the contributions
+// Links are judged by rounds, not by messages. An owner behind a slow link delays the contributions
 // of all others, so it owns nothing until its own are delivered quickly again.
 void Planner::NoteResponses(const RoundWork& work) {
   std::vector<LinkResponse> responses = LinkResponses(work, job_->now());

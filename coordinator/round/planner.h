@@ -1,9 +1,8 @@
-// Who computes what in the next round, and who owns.
+// Plans the next round: who computes which units, and who owns which slices.
 //
 // In: the members as they are now, the policy's work rule, the sampler, and of a relaxed round the
-// work that goes on. Out: a Plan, or an owner map. The planner sends nothing and changes no round;
-// what it keeps is what lasts longer than one: how owners have done (owner_weights.h), and which
-// versions of owner maps there have been.
+// work that goes on. Out: a Plan, or an owner map. The planner sends nothing and changes no round.
+// It keeps only the owners' record (owner_weights.h) and the versions of owner maps.
 #pragma once
 
 #include <cstdint>
@@ -29,20 +28,20 @@ struct PlannedRound {
   bool exact = false;  // nothing of the epoch is left after it
 };
 
-// Of a relaxed round that is committed: what these workers have begun goes on in the next one.
+// In a committed relaxed round, the work of these workers goes on in the next one.
 struct CarriedWork {
   const RoundWork* work = nullptr;
   const std::vector<WorkerId>* workers = nullptr;  // ascending
 };
 
-// Into how many units a round's samples are cut; where none are configured, as many as the policy
-// has use for, but so many that none is above `bound`. Where that has units computed one by one, of
-// one size, if that can be.
+// The number of units that a round's samples are cut into. Where none is configured, it is as many
+// as the policy has use for, but so many that none is above `bound`. Workers that compute units one
+// by one get units of one size, if possible.
 std::uint32_t UnitsPerRound(const StartParameters& start, const policies::Policy& policy,
                             const RunBound& bound);
-// Under any policy that the job may change to, with whatever bounds its workers have.
+// The most units under any policy that the job may change to, with any bounds of its workers.
 std::uint32_t MostUnits(const StartParameters& start);
-// That of each kind which no live member's is below; 0: nobody has one.
+// The least bound of each kind among the live members; 0: nobody has one.
 RunBound LeastBound(const Members& members);
 
 class Planner {
@@ -53,9 +52,9 @@ class Planner {
   // `version`, or more: see newest_version_.
   PlannedRound PlanRound(RoundId round, std::uint32_t version, std::uint64_t updates,
                          const std::optional<CarriedWork>& carried, Sampler* sampler);
-  // Where the schedule of the learning rate is before the round that comes behind `updates` of them
-  // and what `sampler` has counted: in a job that ends by its rounds each is one; in one that ends
-  // by its epochs rounds may close over less, and be more, so it is by what was counted.
+  // Returns the position in the learning rate's schedule before the next round. A job that ends by
+  // rounds counts each round as one. A job that ends by epochs goes by the samples that were
+  // counted, since its rounds may close over fewer samples and be more.
   double SchedulePosition(const Sampler& sampler, std::uint64_t updates) const;
 
   // A map of its own for a round that has been planned: `version` is above that of all it had.
@@ -63,8 +62,8 @@ class Planner {
   OwnerMap ChooseOwners(RoundId round, std::uint32_t version);
   OwnerMap ChooseOwners(RoundId round, std::uint32_t version, std::span<const MemberId> candidates);
 
-  // Who may compute the round: live members that have applied the round before the last one at
-  // least. `exact`: those of them that have contributed lately, if there are any.
+  // Members that may compute the round: they are live, and lack at most the last round. `exact`:
+  // those of them that have contributed lately, if there are any.
   std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
 
   // The latest round that was ever planned; nothing before the first.
@@ -74,7 +73,7 @@ class Planner {
   void NotePublished(std::span<const MemberId> owners, std::span<const Duration> took) {
     weights_.OnRoundPublished(owners, took);
   }
-  // Of a round that is about to be committed.
+  // Takes a round that is about to be committed.
   void NoteResponses(const RoundWork& work);
 
   // --- which algorithm the exchange takes
@@ -83,7 +82,7 @@ class Planner {
     algorithm_.OnRound(algorithm, took);
   }
 
-  // Who holds the optimizer's state, where not everybody does.
+  // The replicas of the optimizer's state, where not every member has all of it.
   StateReplicas& replicas() { return replicas_; }
   const StateReplicas& replicas() const { return replicas_; }
 
@@ -91,7 +90,7 @@ class Planner {
 
  private:
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
-  // What was said of the units of a round.
+  // The units of a round, as they were logged last.
   struct LoggedUnits {
     std::uint32_t units = 0;
     RunBound least;
@@ -121,9 +120,8 @@ class Planner {
   std::optional<LoggedUnits> logged_units_;
   MeasuredLinks links_;
   std::size_t links_of_ = 0;  // so many members; measured anew with others
-  // Of the newest round's owner maps. Versions of a round's maps grow also over the plans of it
-  // that a further attempt at the round before has made void: what was said under one of them is
-  // not taken for another's.
+  // The newest round's owner maps. Versions also grow over plans that a further attempt at the
+  // previous round made void. So a message under one of them is not taken for one under another.
   std::optional<RoundId> newest_;
   std::uint32_t newest_version_ = 0;
   std::vector<OwnerShare> shares_;  // of the map that was chosen last

@@ -49,8 +49,7 @@ std::pair<std::vector<MemberId>, std::vector<Duration>> Publication::Times() con
   return times;
 }
 
-// Nobody waited for it, so it was not blamed; but who has to be replaced round after round should
-// not own.
+// Nobody waited for it, so it was not blamed; but an owner that is often replaced should not own.
 std::vector<MemberId> Publication::Replaced() const {
   std::vector<MemberId> replaced;
   for (const Owner& owner : owners_) {
@@ -179,8 +178,8 @@ Publication::Decision Publication::OnPassingLate() {
   return decision;
 }
 
-// An owner that is silent is blamed; owners that live and are late get more time twice, then others
-// do it if that helps: who fails as an owner is on trial (OwnerTrial). Where not one of them has
+// A silent owner is blamed. Owners that are alive and late get more time twice; then others take
+// over if that helps, and the failed owner is on trial (OwnerTrial). Where not one of them has
 // published it is slow for all, for a while; then others try, and where there are none no attempt
 // would come to an end.
 Publication::Decision Publication::OnAwaitedLate(const Round& round) {
@@ -196,8 +195,8 @@ Publication::Decision Publication::OnAwaitedLate(const Round& round) {
   }
   std::vector<WorkerId> silent = awaited;
   std::erase_if(silent, [&](WorkerId worker) { return job_->HeardSince(worker, *pinged_at_); });
-  // Alive and late is given more time, then others do it, if there are others that could; or if a
-  // contributor is out, from which nobody can get what was not read in time.
+  // Owners that are alive and late get more time; then others take over, if there are any that
+  // could. The same holds if a contributor is out, because its unread parts are gone.
   const bool late = silent.empty();
   const bool none = late && awaited.size() == owners_.size() && !round.part_lost;
   decision.hopeless = none && job_->now() >= round.hopeless_from;

@@ -1,7 +1,7 @@
 // The publication of one attempt: every owner has to publish the sums of its shard, and serve them.
 //
-// Decides: which owner another one stands in for, and, at the deadline, who is asked for a sign of
-// life, whether owners are given more time, and who is blamed for that nobody gets on.
+// Decides which owner another one stands in for. At the deadline it decides who is pinged, whether
+// owners get more time, and who is blamed for the delay.
 //
 // In: Published, who is out, the time, and of the round who lacks its sums. Out: decisions; the
 // round sends what is to be said, and puts those that are blamed on trial.
@@ -14,8 +14,8 @@
 // Invariants:
 //   I1  a stand-in makes the very bits that the owner would make: they are fixed by the commit. So
 //       nobody need be fenced for it, and to be wrong about an owner costs a reduction and no more.
-// Where sums are passed on from contributor to contributor one that falls silent stops all others,
-// so it is they who are asked, and the attempt ends with the first one that does not answer.
+//       Where contributors pass sums on (ring, tree), one silent contributor stops all others. So
+//       contributors are pinged, and the attempt ends with the first one that does not answer.
 //
 //   I6  the deadline is never kNever; each look at it moves it on, asks, blames or gives up.
 #pragma once
@@ -40,7 +40,7 @@ class Publication {
     MemberId by;
     bool published = false;
   };
-  // That another one makes the owner's shard, too.
+  // Another member makes the owner's shard, too.
   struct Order {
     MemberId owner;
     MemberId by;
@@ -50,7 +50,7 @@ class Publication {
     kFirst,  // a shard less is awaited
     kLate,   // the owner itself, after another one had published its shard, or it had been out
   };
-  // Of the round, at the deadline.
+  // The state of the round at the deadline.
   struct Round {
     std::vector<MemberId> lacking;  // live members that have not applied it
     bool part_lost = false;         // nobody can fetch all of its parts any more
@@ -65,27 +65,27 @@ class Publication {
     bool stuck = false;            // and another attempt would as well
   };
 
-  // Of no attempt: to be replaced before it is asked anything.
+  // Belongs to no attempt: it is replaced before it is asked anything.
   Publication() = default;
   // An attempt's commit is sent now.
   Publication(const Job* job, const msg::Commit& commit);
 
   bool complete() const { return awaited_ == 0; }
   bool Owns(const MemberId& member) const { return Find(member) != nullptr; }
-  // Who stands in for it; null: nobody.
+  // The member that stands in for it; null: nobody.
   const StandIn* StandInFor(const MemberId& owner) const;
   // The owners that have published, and how long they took.
   std::pair<std::vector<MemberId>, std::vector<Duration>> Times() const;
-  // Those that another one was to stand in for, and that have not published: at the end.
+  // Owners that had a stand-in and have not published, at the end.
   std::vector<MemberId> Replaced() const;
 
   // An error is a violation of the protocol by the sender.
   Result<Heard> OnPublished(const MemberId& from, const msg::Published& message);
   void OnOut(const MemberId& member);
 
-  // When owners that are still awaited are stood in for; kNever: nobody can, or is needed.
+  // The time when awaited owners get a stand-in; kNever: nobody can, or none is needed.
   Time StandInFrom() const;
-  // What is to be ordered then; each once.
+  // Returns what is to be ordered then; each once.
   std::vector<Order> TakeOrders();
   Time Deadline() const;
   Decision OnDeadline(const Round& round);
@@ -120,15 +120,14 @@ class Publication {
   Time begun_;
   std::vector<Owner> owners_;  // ascending
   std::uint32_t awaited_ = 0;  // owners that are kAwaited
-  // Of these, for whom another one stands in; and, by position, those that are kPublished, in that
+  // Awaited owners with a stand-in; and, by position, the owners that are kPublished, in that
   // order. Kept so that an event need not look at all owners.
   std::uint32_t stood_in_for_ = 0;
-  // Where sums are passed on (base/routes.h): the contributors. Each of them is waited for, and
+  // The contributors, where sums are passed on (base/routes.h). Each of them is waited for, and
   // nobody can stand in for one.
   std::vector<MemberId> passing_;
   std::vector<std::size_t> published_;
-  // The deadline counts from here; at half of the patience those who are missing are asked for a
-  // sign of life.
+  // The deadline counts from here; at half of the patience missing members are pinged.
   Time from_;
   Duration patience_{};
   std::optional<Time> pinged_at_;

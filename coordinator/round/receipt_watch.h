@@ -1,5 +1,4 @@
-// The receipts of an open round: every owner has to fetch its shard of each sealed part, and say
-// so.
+// The receipts of an open round: every owner fetches its shard of each sealed part and says so.
 //
 // Decides: when receipts are late, who is asked for a sign of life, whether owners are given more
 // time, and which of them are blamed and lose their slices.
@@ -35,10 +34,10 @@ class ReceiptWatch {
   // With a new map everybody begins anew, with the patience that lately was enough.
   void Reset();
   // The deadline runs from the last part that was sealed: only then can receipts be all that is
-  // missing. At half of it those concerned are asked for a sign of life, and have the other half to
-  // answer, however late that look was. kNever: none is missing.
+  // missing. At half of it the owners concerned are pinged, and have the other half to answer,
+  // however late that look was. kNever: none is missing.
   Time Next(const RoundWork& work) const;
-  // At any time; does nothing before Next.
+  // May be called at any time; does nothing before Next.
   Decision Look(const RoundWork& work);
 
   void CheckInvariants() const;

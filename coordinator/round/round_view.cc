@@ -40,8 +40,8 @@ void Renew(const WorkerShare& share, std::uint64_t samples, Time now, policies::
 }
 
 // A third of what is new, and more of it the more units it is: a single slow unit does not make a
-// slow worker. What comes first holds the round's beginning too (the last round's sums are taken
-// and applied), so it counts only where nothing else is known.
+// slow worker. The first sample includes the round's beginning, where the last round's sums are
+// taken and applied. So it counts only where nothing else is known.
 void NotePace(std::uint32_t units, Time now, policies::WorkerView* view) {
   LOCKSTEP_CHECK(units > 0 && now >= view->progressed_at, "worker {} makes progress by {} units",
                  view->member.worker, units);

@@ -1,5 +1,5 @@
-// The round as policies see it: plain values that are made out of the shares of the round's work
-// and kept up with each change, so that judging costs no pass over the workers.
+// The round as policies see it: plain values made from the shares of the round's work. Each change
+// updates them, so that judging costs no pass over the workers.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace lockstep::coordinator {
 
-// What is known of a member from the rounds before.
+// Copies what earlier rounds tell of a member.
 void CopyHistory(const Member& member, policies::WorkerView* view);
 
-// After a change of the share, in whose queue are so many samples. `finished_at` stays at the first
-// time at which all was sealed and delivered.
+// Updates the view after a change of the share; `samples` are those in its queue. `finished_at`
+// stays at the first time at which all was sealed and delivered.
 void Renew(const WorkerShare& share, std::uint64_t samples, Time now, policies::WorkerView* view);
 
 // The worker has done so many units since it was heard of last.
@@ -29,8 +29,8 @@ void NotePace(std::uint32_t units, Time now, policies::WorkerView* view);
 void NoteLevel(const Member& member, RoundId round, bool relaxed, Time now,
                policies::WorkerView* view);
 
-// As if every sealed part were delivered. To tell whether receipts are all that a round waits for:
-// would the policy close it then?
+// The view as if every sealed part were delivered. It tells whether a round waits for receipts
+// alone: would the policy close it then?
 struct Hypothetical {
   Hypothetical(const policies::RoundView& now, std::span<const WorkerShare> shares);
   Hypothetical(const Hypothetical&) = delete;  // the view is of the workers

@@ -48,9 +48,9 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
   CountReceiptsAnew(members, now);
 }
 
-// The parts that were sealed in the round before have to be delivered anew: the owners of this
-// round are others, or have a new map version, under which no receipt has come yet. So they are
-// ready from now on, and their delivery counts from now.
+// Parts that were sealed in the previous round have to be delivered again: this round has other
+// owners, or a new map version without receipts. So they are ready from now on, and their delivery
+// counts from now.
 void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& workers,
                       const Members& members, Time now) {
   LOCKSTEP_CHECK(plan_.relaxed && before.relaxed(), "I2: work of round {} goes on in round {}",
@@ -86,8 +86,8 @@ void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& work
 }
 
 // A plan of the round that has been replaced has the same round number, so the attempt tells them
-// apart. In a relaxed round work has a base of its own: the round in which it was given out, and
-// what is said of that round or any later one up to this is about the same work.
+// apart. In a relaxed round work has its own base: the round in which it was given out. Messages
+// about any round from the base up to this one are about the same work.
 bool RoundWork::Concerns(const MemberId& member, RoundId said, Attempt said_plan) const {
   if (!plan_.relaxed) return said == plan_.round && said_plan == plan_.attempt;
   if (said > plan_.round || member.worker.value >= index_.size()) return false;
@@ -146,7 +146,7 @@ WorkerShare* RoundWork::FindAny(const MemberId& member) {
   return share.member == member ? &share : nullptr;
 }
 
-// What a fenced member says of its work counts nothing: its units are with others (I2).
+// A fenced member's messages about its work do not count: its units are with others (I2).
 WorkerShare* RoundWork::Find(const MemberId& member) {
   WorkerShare* share = FindAny(member);
   return share == nullptr || WorkerViewAt(*share).fenced ? nullptr : share;
@@ -202,8 +202,8 @@ Status RoundWork::CheckMetrics(const msg::Sealed& sealed) const {
   return {};
 }
 
-// What a commit says of all parts is bounded, whoever brings which names: no worker knows those of
-// the others, so what is one too many is left out and no fault.
+// The metrics of a commit are bounded for any mix of names. No worker knows the names of the
+// others, so one too many is left out and is not a fault.
 std::vector<Metric> RoundWork::KeepMetrics(const std::vector<Metric>& metrics) {
   std::vector<Metric> kept;
   for (const Metric& metric : metrics) {
@@ -219,9 +219,9 @@ std::vector<Metric> RoundWork::KeepMetrics(const std::vector<Metric>& metrics) {
   return kept;
 }
 
-// A part is taken whole or not at all: what a message that turns out to be wrong has marked is
-// unmarked again, since its sender may be evicted and its units given away as unsealed ones. Parts
-// come in order; the worker numbers them, so a number that is not the next one is a violation.
+// A part is accepted whole or not at all: the marks of a message that turns out wrong are removed.
+// Its sender may be evicted, and its units given away as unsealed ones. Parts come in order; the
+// worker numbers them, so a number that is not the next one is a violation.
 Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time now) {
   WorkerShare* share = Find(from.id);
   if (share == nullptr) {  // fenced, or out of the round: it will learn
@@ -288,7 +288,7 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
 }
 
 // The units stay in the worker's queue, as sealed ones: nobody computes them again, for the numbers
-// would be no better. What is void is the part, which no commit can choose.
+// would be no better. Only the part is void, and no commit can choose it.
 void RoundWork::Skip(WorkerId worker, PartIndex index) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   SealedPart& part = share.parts[index.value];
@@ -310,7 +310,7 @@ std::uint64_t RoundWork::SamplesWanted() const {
 }
 
 // Progress is a hint for policies: it is clamped to what is known to be true, since a report may
-// cross a revoke or an Assign on its way. What counts are sealed parts.
+// cross a revoke or an Assign on its way. Only sealed parts count.
 Status RoundWork::OnProgress(const MemberId& from, const msg::Progress& progress, Time now) {
   const WorkerShare* share = Find(from);
   if (share == nullptr) return {};
@@ -396,8 +396,7 @@ void RoundWork::BeginRevoke(WorkerId worker, PendingRevoke revoke) {
   RenewView(share, started_);
 }
 
-// The question of before stays in the deque, as a stale entry that is dropped when it is the
-// oldest.
+// The earlier question stays in the deque until it is the oldest, and is dropped then.
 void RoundWork::ExtendRevoke(WorkerId worker, Time now) {
   WorkerShare& share = shares_[static_cast<std::size_t>(index_[worker.value])];
   if (!share.revoke) return;
@@ -408,9 +407,9 @@ void RoundWork::ExtendRevoke(WorkerId worker, Time now) {
   DropAnsweredRevokes();
 }
 
-// Two messages are one: the answer to a revoke (from position k on, all that was not begun) and the
-// refusal of an Assign that came after both parts had been sealed or begun to be. The order tells
-// which. In both cases the units are with nobody when this returns, and never were with two.
+// The message has two meanings. It answers a revoke with all units from position k on that were not
+// begun. Or it refuses an Assign that came too late for the last part. The order tells which. In
+// both cases the units are with nobody when this returns, and never were with two.
 Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from,
                                                   const msg::Revoked& revoked) {
   WorkerShare* share = Find(from);
@@ -542,8 +541,8 @@ void RoundWork::Fence(WorkerId worker, std::uint32_t order) {
   RenewView(share, started_);
 }
 
-// Only the answer to the latest fence says that nothing of before is under way any more: behind one
-// to an earlier fence there may be parts of what it was given in between.
+// Only the answer to the latest fence says that no earlier message is under way. After an answer to
+// an earlier fence, parts of units that were given in between may follow.
 void RoundWork::NoteFenceAnswer(const MemberId& from, std::uint32_t order) {
   WorkerShare* share = FindAny(from);
   if (share == nullptr || !WorkerViewAt(*share).fenced || share->fence_order != order) return;
@@ -649,8 +648,8 @@ void RoundWork::UpdateDelivered(WorkerShare* share, Time now) {
   RenewView(*share, now);
 }
 
-// The running counts are taken back for the share as it was and added for what it is now, so each
-// change of a share costs O(its units) and judging a round costs no pass over its workers.
+// The running counts lose the share as it was and gain it as it is now. So each change of a share
+// costs O(its units), and judging a round costs no pass over its workers.
 void RoundWork::RenewView(const WorkerShare& share, Time now) {
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[share.member.worker.value])];
   if (view.units_given > 0) {

@@ -9,8 +9,8 @@
 //
 // Invariants:
 //   I2  each unit is at each time with exactly one of: one share's queue, the unassigned ones, the
-//       ones that are left out (UnitTable). What is skipped stays in its share's queue: nobody
-//       computes it again.
+//       ones that are left out (UnitTable). Skipped units stay in their share's queue, and nobody
+//       computes them again.
 //   -   an order (Revoke, Assign, FenceRound) has a number above all earlier ones; an answer to any
 //       but the one that is awaited is stale and changes nothing.
 //   -   the running counts (with units, finished, undelivered, pending revokes) are what a recount
@@ -47,7 +47,7 @@ class RoundWork {
   // Work of a relaxed round that is in no part of its commit goes on in this one.
   void Carry(const RoundWork& before, const std::vector<WorkerId>& workers, const Members& members,
              Time now);
-  // What the member says of `round` is about the work that it has here.
+  // True if the member's message about `round` concerns the work that it has here.
   bool Concerns(const MemberId& member, RoundId round, Attempt plan) const;
 
   // --- what workers say; an error is a violation of the protocol by the sender
@@ -56,8 +56,8 @@ class RoundWork {
   void Skip(WorkerId worker, PartIndex part);
   Status OnProgress(const MemberId& from, const msg::Progress& progress, Time now);
   Status OnReceipts(const MemberId& from, const msg::Receipts& receipts, Time now);
-  // The units given back, or refused: with nobody until Unassign, LeaveOut or Give. A stale answer
-  // returns none.
+  // Units given back or refused: with nobody until Unassign, LeaveOut or Give. A stale answer has
+  // none.
   struct GivenBack {
     std::vector<UnitIndex> units;
     std::vector<PendingRevoke::Taker> takers;  // for whom they were revoked
@@ -76,28 +76,28 @@ class RoundWork {
   void AddLeftOut(UnassignedUnit unit) { units_.LeaveOut(unit); }
   std::vector<UnassignedUnit> TakeUnassigned() { return units_.TakeUnassigned(); }
   void LeaveUnassignedOut() { units_.LeaveUnassignedOut(); }
-  // Its contribution is void; all units it held are unassigned. It is out of the round.
+  // The worker's contribution is void, and its units are unassigned. It is out of the round.
   void Remove(WorkerId worker);
   // The same, but it stays in the policy's view as fenced.
   void Fence(WorkerId worker, std::uint32_t order);
-  // It knows: units that it is given from now on are a new beginning.
+  // The worker knows of the fence: units that it gets from now on start afresh.
   void NoteFenceAnswer(const MemberId& from, std::uint32_t order);
   // The fence has been answered and a part is left.
   bool CanBeginAnew(WorkerId worker) const;
   void Unfence(WorkerId worker, Time now);
-  // What was left out is unassigned again when nobody has anything else: a round closes over
-  // something.
+  // Units that were left out become unassigned again when there is nothing else: a round needs a
+  // part to close over.
   void TakeBackLeftOut();
   std::optional<Time> OldestRevoke() const;
   std::vector<WorkerId> RevokesBefore(Time t) const;
-  // All contributions are void and all units unassigned, under a new plan that gives nobody any:
-  // whoever gets some begins with its first part.
+  // Makes all contributions void and all units unassigned, under a new plan without assignments.
+  // Every worker that gets units begins with its first part.
   void PlanAnew(OwnerMap owners, std::vector<MemberId> members, const Members& table, Time now);
   // The member's unit times and when it was last heard, for the policies.
   void SyncHistory(const Member& member);
-  // Whether it is away: then it is given no more units.
+  // Notes whether the member is away: then it gets no more units.
   void NoteAbsence(const Member& member, Time now);
-  // It has applied the rounds before its `next`.
+  // The member has applied the rounds before its `next`.
   void NoteApplied(const Member& member, Time now);
 
   // --- what is
@@ -114,13 +114,13 @@ class RoundWork {
   std::uint32_t undelivered() const { return undelivered_; }
   std::uint32_t pending_revokes() const { return pending_revokes_; }
   const std::vector<MoveRecord>& moved() const { return moved_; }
-  // What is to be counted for the round to be whole.
+  // The samples that a whole round counts.
   std::uint64_t SamplesWanted() const;
 
   // Costs O(1).
   policies::RoundView View(Time now, std::uint32_t configured_workers) const;
-  // Of an owner: how long after the first part of each contributor that is not mapped with it was
-  // ready its receipt came.
+  // For an owner: the time from the first part of each contributor, unless that is mapped, until
+  // its receipt came.
   const std::vector<Duration>& ReceiptDelays(WorkerId owner) const {
     return receipts_late_[owner.value];
   }
@@ -128,18 +128,18 @@ class RoundWork {
   const WorkerShare* Share(WorkerId worker) const;
   const policies::WorkerView* WorkerViewOf(WorkerId worker) const;
   const SealedPart* Part(WorkerId worker, PartIndex part) const;  // null: none, or a void one
-  // What the round leaves to others: the units that are not in its commit, merged to ranges.
+  // The samples that are not in the commit, merged to ranges.
   std::vector<SampleRange> RangesLess(const IntervalSet& counted) const {
     return units_.RangesLess(counted);
   }
-  // Of all units that the workers have, and their numbers.
+  // The ranges of all units of these workers, and their numbers.
   std::vector<SampleRange> RangesOf(const std::vector<WorkerId>& workers) const;
   std::vector<UnitIndex> UnitsOf(const std::vector<WorkerId>& workers) const;
   SampleRange RangeOf(UnitIndex unit) const { return units_.RangeOf(unit); }
   std::size_t slots() const { return index_.size(); }
   const std::vector<policies::WorkerView>& workers() const { return views_; }
   const std::vector<WorkerShare>& shares() const { return shares_; }
-  // Of parts that are not finite: the round does without them, and nobody computes them again.
+  // Parts that are not finite: the round does without them, and nobody computes them again.
   struct Skipped {
     WorkerId worker;
     SampleRange range;
@@ -148,7 +148,7 @@ class RoundWork {
   // The first that was one more than kMaxMetrics of all workers together.
   const std::optional<std::string>& metric_left_out() const { return metric_left_out_; }
 
-  // All of the above, recounted: O(units). For tests and the simulator.
+  // Recounts all of the above: O(units). For tests and the simulator.
   void CheckInvariants() const;
 
  private:
@@ -169,8 +169,8 @@ class RoundWork {
   void RenewView(const WorkerShare& share, Time now);
   void Reindex();
 
-  // As it was sent; but its owner map is the present one, also after NewOwners. The one owner map
-  // and the one attempt of the plan that the round has.
+  // The plan as it was sent, but with the present owner map, also after NewOwners. The one owner
+  // map and the one attempt of the plan that the round has.
   Plan plan_;
   bool exact_;  // the last one of its epoch
   Time started_;
@@ -183,8 +183,8 @@ class RoundWork {
   std::vector<WorkerShare> shares_;          // parallel to views_
   std::vector<policies::WorkerView> views_;  // ascending
   std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
-  // When who was asked, ascending. The first one waits for its answer; of the others some may not,
-  // or may have been given more time.
+  // The times of questions and who was asked, ascending. The first one waits for its answer; of the
+  // others some may not, or may have been given more time.
   std::deque<std::pair<Time, WorkerId>> asked_;
   std::vector<std::vector<Duration>> receipts_late_;  // by slot; see ReceiptDelays
   std::optional<Time> last_sealed_;

@@ -51,8 +51,7 @@ Sampler::Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t
   count(epoch_samples_);
 }
 
-// Evenly: a fragment that was given back becomes units of nearly the same size, not full ones and a
-// rest.
+// Cuts a fragment that was given back into units of nearly the same size.
 void Sampler::AppendUnits(SampleRange range, std::vector<Unit>* units) const {
   LOCKSTEP_CHECK(range.size() > 0, "units of no samples");
   const std::uint64_t pieces = (range.size() + unit_samples_ - 1) / unit_samples_;
@@ -63,8 +62,7 @@ void Sampler::AppendUnits(SampleRange range, std::vector<Unit>* units) const {
   }
 }
 
-// Never less than what is asked for while the epoch has more, so rounds are of one size up to the
-// last one.
+// Returns as many as asked while the epoch has more, so only the last round is smaller.
 PlannedUnits Sampler::PlanRound() {
   LOCKSTEP_CHECK(out_.empty(), "a round is out already");
   PlannedUnits plan = PlanMore(round_samples_);
@@ -72,8 +70,8 @@ PlannedUnits Sampler::PlanRound() {
   return plan;
 }
 
-// What was given back comes first and in the order of positions, so that an epoch does not end with
-// many fragments.
+// Ranges that were given back come first, in the order of positions, so that an epoch does not end
+// with many fragments.
 PlannedUnits Sampler::PlanMore(std::uint64_t samples) {
   PlannedUnits plan;
   plan.epoch = epoch_;
@@ -117,8 +115,8 @@ void Sampler::Settle(const std::vector<SampleRange>& counted,
   }
   while (!out_.empty()) {
     SampleRange range = out_.TakeFront(out_.positions());
-    // What lies between the settled ranges goes back: it was planned and is in no commit, as when
-    // its worker was left out or lost.
+    // The gaps between the settled ranges go back: they were planned and are in no commit, for
+    // example because their worker was left out or lost.
     std::uint64_t at = range.from;
     for (const SampleRange& done : settled.Within(range)) {
       LOCKSTEP_CHECK(pool_.Add({at, done.from}), "a position was given back twice");

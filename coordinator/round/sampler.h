@@ -1,9 +1,9 @@
-// Which samples a round computes: ranges of positions in the epoch's sample order (the order itself
-// is base/permutation.h and none of the coordinator's business). Keeps I2: a position counts at
-// most once in an epoch, and the epoch ends when each has been counted.
+// Decides which samples a round computes, as ranges of positions in the epoch's sample order
+// (base/permutation.h). Keeps I2: a position counts at most once in an epoch, and the epoch ends
+// when each has been counted.
 //
-// A round goes through PlanRound -> Settle. Between the two its positions are out; no other round
-// may be planned, but for relaxed rounds (PlanMore), whose work outlives them. The object is a
+// A round goes through PlanRound -> Settle. Between the two its positions are out. No other round
+// may be planned then, except relaxed rounds (PlanMore), whose work outlives them. The object is a
 // value: copy it before Settle and assign the copy back to undo.
 #pragma once
 
@@ -33,23 +33,22 @@ class Sampler {
   // Continues at a saved state between two rounds.
   Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t units);
 
-  // Of the rounds that are planned from now on.
+  // Applies to rounds that are planned from now on.
   void SetUnits(std::uint32_t units);
 
   PlannedUnits PlanRound();
-  // At most `samples`, while other positions may be out. No units when all that is left is out.
+  // Plans at most `samples`, while other positions may be out; none when all the rest is out.
   PlannedUnits PlanMore(std::uint64_t samples);
 
-  // Ends the planned round: `counted` is in the commit, `kept` stays out, all else of the round is
-  // given back and will be served again in this epoch, lowest positions first. Begins the next
-  // epoch when nothing is left.
+  // Ends the planned round: `counted` is in the commit, and `kept` stays out. The rest comes again
+  // in this epoch, lowest positions first. When nothing is left the next epoch begins.
   void Settle(const std::vector<SampleRange>& counted, const std::vector<SampleRange>& kept = {});
 
   Epoch epoch() const { return epoch_; }
   std::uint64_t epoch_samples() const { return epoch_samples_; }
   std::uint64_t counted() const { return counted_.positions(); }  // of this epoch
-  // How far the job is, in whole rounds: as many for each epoch before, and what of this one has
-  // been counted, however many rounds that took.
+  // The job's progress in whole rounds: those of each earlier epoch, and the counted part of this
+  // one, however many rounds that took.
   double WholeRounds() const;
   std::uint64_t given_back() const { return pool_.positions(); }
   std::size_t fragments() const { return pool_.fragments() + counted_.fragments(); }

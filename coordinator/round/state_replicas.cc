@@ -95,7 +95,7 @@ void StateReplicas::MoveOne(std::span<const MemberId> candidates, const Members&
   best->push_back(*least);
 }
 
-// Whoever owns a shard goes on to, unless another one that holds it owns less by two.
+// An owner keeps its shard, unless another replica of it owns two shards fewer.
 void StateReplicas::ChooseOwners(std::span<const MemberId> candidates, const Members& members) {
   std::map<MemberId, std::uint32_t> owned;
   for (const List& list : lists_) ++owned[list.front()];

@@ -6,7 +6,7 @@
 //
 // Invariants:
 //   I1  has_ names only members that have the shard's state before the first round that is not
-//       decided. Who is out has nothing.
+//       decided. A member that is out has nothing.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,11 @@ class StateReplicas {
 
   bool any() const { return shards_ > 0; }
 
-  // Of `candidates` (ascending, at least one) who is to own; any live member may hold. The first
-  // map is for the start, when all have everything. `may_move`: a shard may move for balance alone.
+  // Owners come from `candidates` (ascending, at least one); any live member may be a replica. The
+  // first map is for the start, when all have all. `may_move`: a shard may move for balance.
   OwnerMap Choose(std::uint32_t version, std::span<const MemberId> candidates,
                   const Members& members, bool may_move);
-  // Somebody has to copy a shard before an attempt with this map can be decided.
+  // True if a member has to copy a shard before an attempt with this map can be decided.
   bool Copies(const OwnerMap& map) const;
   void OnDecided(const OwnerMap& map);
   void OnOut(const MemberId& member);

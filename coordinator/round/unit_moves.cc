@@ -21,9 +21,9 @@ constexpr Duration kAwayPatience = std::chrono::milliseconds(250);
 
 }  // namespace
 
-// What a work rule proposes is done as far as it can be: a move from or to somebody who is not
-// there, who is fenced or who is asked already is dropped without a word, since the rule judges a
-// view that may be older than what was decided in the same step. It will see, and propose again.
+// Carries out what is possible of a work rule's proposal. A move from or to a member that is
+// absent, fenced or already asked is dropped silently. The rule's view may be older than other
+// decisions of this step. It will see, and propose again.
 void UnitMoves::CarryOut(const policies::WorkVerdict& verdict) {
   for (const WorkerId worker : verdict.fence) {
     if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
@@ -37,7 +37,7 @@ void UnitMoves::CarryOut(const policies::WorkVerdict& verdict) {
     const WorkerShare* from = work_->Share(first.from);
     const policies::WorkerView* view = work_->WorkerViewOf(first.from);
     if (from == nullptr || view->fenced || from->revoke) continue;
-    // What is begun is never asked for: the answer would be less, and the takers named in vain.
+    // Begun units are never asked for: the answer would be fewer.
     const std::uint32_t movable = view->units_given - view->units_taken;
     PendingRevoke revoke{{}, 0, 0, job_->now()};
     std::uint32_t units = 0;
@@ -139,11 +139,10 @@ void UnitMoves::FenceUnanswered() {
   }
 }
 
-// Where work moves nobody waits for who is away. The policy takes its units from it where somebody
-// has a part left for them and it is the only one that is late; but all may have begun their second
-// parts, and many may be away at once. So once those that are there have finished, and nothing has
-// come of it, the round goes on without what it was given: others compute it, or a later round has
-// it.
+// Where work moves nobody waits for who is away. The policy takes its units where another worker
+// has a part left for them and only this one is late. But all others may have begun their second
+// parts, and many may be away at once. So the round goes on without these units, once the others
+// have finished and that did not help. Other workers compute them, or a later round does.
 Time UnitMoves::AwayDeadline() const {
   const bool may = job_->members.CountAway() > 0 && job_->policy().work->PlacesUnits() &&
                    !work_->relaxed() && work_->pending_revokes() == 0;
@@ -157,7 +156,7 @@ Time UnitMoves::AwayDeadline() const {
       since = std::max(since, *view.finished_at);
       continue;
     }
-    // What is computed is delivered while it is away, too.
+    // Computed units are delivered while it is away, too.
     const Member& member = job_->members.at(view.member.worker);
     if (!member.away() || view.units_done == view.units_given) return kNever;
     since = std::max(since, view.progressed_at);
@@ -181,8 +180,8 @@ void UnitMoves::FenceAway() {
   }
 }
 
-// It has to have the parameters of the round before, or be about to; nobody that is to leave is
-// drawn into a round in which it has nothing to do yet.
+// It must have the parameters of the previous round, or be about to. A draining member is not drawn
+// into a round in which it has no work yet.
 bool UnitMoves::CanTake(const Member& member) const {
   if (!member.live() || member.next.value + 1 < work_->round().value) return false;
   const WorkerShare* share = work_->Share(member.id.worker);
@@ -211,11 +210,11 @@ void UnitMoves::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
   job_->Send(taker, std::move(assign));
 }
 
-// Who gets what nobody has. Those that are level come first; then those that will be soon. Whoever
-// was out with units of the round gets some only where nobody has any. If the policy can do
-// without, the units go back to the sampler. When nobody can take any, the round waits for an
-// answer that may change that; after that it takes back who was fenced, closes without, or begins
-// anew: whichever is the first that keeps the round from waiting for ever (I6).
+// Assigns the units that nobody has. Those that are level come first; then those that will be soon.
+// A worker that was out with units of the round gets some only where nobody has any. If the policy
+// can do without, the units go back to the sampler. When nobody can take any, the round waits for
+// an answer that may change that. After that it unfences members, closes without the units, or
+// begins again: the first of these that ends the wait (I6).
 bool UnitMoves::Place(const policies::RoundView& view) {
   bool without = view.with_units > 0 && job_->policy().closing->CanDoWithout(view);
   std::vector<Member*> level;
@@ -249,8 +248,8 @@ bool UnitMoves::Place(const policies::RoundView& view) {
     for (const Member* member : fenced) work_->Unfence(member->id.worker, job_->now());
     level = std::move(fenced);
   }
-  // Whom nothing can be given any more has sealed, or begun to seal, both of its parts: the round
-  // does without, and another one follows with what is left.
+  // Workers that cannot take more units have sealed, or begun to seal, both of their parts. The
+  // round goes on without the units, and a later one computes them.
   if (level.empty() && view.with_units > 0) without = true;
   if (without) {
     work_->LeaveUnassignedOut();
@@ -282,7 +281,7 @@ void UnitMoves::Spread(const std::vector<Member*>& takers) {
       if (!usual) usual = std::max(job_->members.MedianUnitTime(), Duration(1));
       unit_time = *usual;
     }
-    // What it still has to do counts, too: the quickest one is not the one with the least left.
+    // Its remaining work counts too: the quickest worker is not the one with the fewest units left.
     const policies::WorkerView* view = work_->WorkerViewOf(takers[i]->id.worker);
     const std::uint32_t left = view == nullptr ? 0 : view->units_given - view->units_done;
     all.push_back({unit_time * (left + 1), unit_time, i});

@@ -1,5 +1,5 @@
-// Work that moves within the open round: each unit is with one worker at a time, and is given again
-// only when its holder has given it back, was fenced, or is out (I2).
+// Moves work within the open round. Each unit is with one worker at a time. It is given again only
+// when its holder has given it back, was fenced, or is out (I2).
 //
 // In: what a work rule proposes, what workers give back, who is out or away. Out: Revoke, Assign
 // and FenceRound to workers. A worker that does not answer has a deadline, after which others go on
@@ -27,16 +27,15 @@ class UnitMoves {
   void Reassign(WorkerId from, const RoundWork::GivenBack& back);
   void FenceUnanswered();
   void FenceAway();
-  // The units that nobody has. False: nobody has a part left, so that the round has to be planned
-  // anew.
+  // Assigns the units that nobody has. False: no part is left, so the round is planned again.
   bool Place(const policies::RoundView& view);
 
-  // It is out, and had not finished its units.
+  // The worker is out, and had not finished its units.
   void NoteGone(WorkerId worker);
   // The round is planned anew.
   void Reset() { gone_unfinished_.clear(); }
 
-  // How many without units could take over, where so many have some.
+  // The number of workers without units that could take over, where so many have some.
   std::uint32_t Idle(std::uint32_t with_units) const;
   Time NextDeadline() const;
 

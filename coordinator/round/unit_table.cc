@@ -67,7 +67,7 @@ void UnitTable::TakeBackLeftOut() {
   samples_left_out_ = 0;
 }
 
-// What a worker says is believed only where it is true of this table: its message may be wrong, or
+// A worker's report is accepted only where it is true of this table: its message may be wrong, or
 // older than a revoke that it has not seen.
 bool UnitTable::Seal(const Unit& unit, WorkerId by) {
   if (unit.index.value >= units_.size()) return false;

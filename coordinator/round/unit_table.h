@@ -28,7 +28,7 @@ struct UnassignedUnit {
 class UnitTable {
  public:
   void Reserve(std::size_t units);
-  // The number is new. It is with nobody.
+  // The number is new. The unit is with nobody.
   void Add(UnitIndex unit, SampleRange range);
 
   // --- it changes hands
@@ -52,11 +52,10 @@ class UnitTable {
   std::size_t count() const { return count_; }
   std::uint64_t samples() const { return samples_; }
   std::uint64_t samples_left_out() const { return samples_left_out_; }
-  // Of the units that have nothing of `counted`, merged.
+  // The ranges of units outside `counted`, merged.
   std::vector<SampleRange> RangesLess(const IntervalSet& counted) const;
 
-  // Who looks through the shares says of each unit in a queue whose that is; then nothing is lost
-  // and nothing is there twice.
+  // The caller names each unit in each queue; AtEnd checks that each unit is there once.
   class Recount {
    public:
     explicit Recount(const UnitTable& table);

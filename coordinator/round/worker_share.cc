@@ -47,8 +47,8 @@ std::vector<UnitIndex> WorkerShare::Cut(std::size_t first, std::size_t last) {
   return units;
 }
 
-// The numbers of its parts stay used up: what it has sent under them may still be under way to
-// owners, and must not be taken for what it computes later.
+// The numbers of its parts stay used: its earlier bytes may still be under way to owners, and must
+// not be taken for later parts.
 std::uint32_t WorkerShare::Void() {
   const std::uint32_t waited = undelivered();
   for (SealedPart& part : parts) {

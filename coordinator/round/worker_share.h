@@ -1,5 +1,5 @@
-// What one member has to do with a round: the units in its queue, the parts it has sealed out of
-// them, and what it was asked and has not answered yet.
+// One member's work in a round: the units in its queue, the parts that it has sealed, and the
+// questions that it has not answered yet.
 //
 // Decides nothing: RoundWork changes it, and is told here when a change cannot be.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace lockstep::coordinator {
 
-// Invariant: a void part has no units and is never delivered; its number stays used up, so that
-// what the worker sent under it is not taken for a later part.
+// Invariant: a void part has no units and is never delivered. Its number stays used, so that its
+// bytes are not taken for a later part.
 struct SealedPart {
   bool is_void = false;  // its worker was fenced since, or it is not finite
   std::uint64_t samples = 0;
@@ -54,9 +54,8 @@ struct GivenUnits {
   std::uint32_t units = 0;  // > 0
 };
 
-// Invariants: `given` adds up to `queue` and its orders ascend; of the queue's units exactly
-// `sealed_units` are sealed; there are at most kMaxParts parts, and behind the last one nothing is
-// appended.
+// Invariants: `given` adds up to `queue`, and its orders ascend. Exactly `sealed_units` of the
+// queue's units are sealed. There are at most kMaxParts parts; nothing follows the last one.
 struct WorkerShare {
   MemberId member;
   Time since;                      // it had nothing to compute here before
@@ -71,17 +70,16 @@ struct WorkerShare {
   Attempt plan;                 // Plan::attempt of the round in which it was given its work
   std::optional<PendingRevoke> revoke;
 
-  // By an order above all earlier ones.
+  // The order is above all earlier ones.
   void Append(std::uint32_t order, const std::vector<UnitIndex>& units);
-  // Positions [first, last) of the queue that came by an order which is no plan; none: they are
-  // gone.
+  // Positions [first, last) that came by this order, not by a plan; nullopt: they are gone.
   std::optional<std::pair<std::size_t, std::size_t>> PositionsOf(std::uint32_t order) const;
   // Takes positions [first, last) out of the queue.
   std::vector<UnitIndex> Cut(std::size_t first, std::size_t last);
-  // Nothing of it counts any more. Returns how many parts were waiting for delivery.
+  // Makes all its parts void. Returns how many parts were waiting for delivery.
   std::uint32_t Void();
-  // Behind the second part nothing can be appended. Whether the worker has begun to seal it is not
-  // known here: what comes too late is refused, and goes elsewhere.
+  // Nothing can be appended after the second part. It is not known here whether the worker has
+  // begun to seal it: late units are refused, and go to others.
   bool HasRoom() const { return parts.size() < kMaxParts && !refused && !revoke; }
   std::uint32_t undelivered() const;
 

@@ -26,7 +26,7 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::err;
 }
 
-// What others wait for goes out before files are written.
+// Actions that others wait for go out before files are written.
 bool CanWait(const Action& action) {
   return std::holds_alternative<RoundClosed>(action) ||
          std::holds_alternative<EvaluationDone>(action) ||
@@ -59,7 +59,7 @@ void ActionRunner::Handle(Event event) {
   }
   std::vector<Event> events;
   events.push_back(std::move(event));
-  // What an action answers at once is an event of its own.
+  // An immediate answer of an action is an event of its own.
   for (std::size_t i = 0; i < events.size(); ++i) {
     if (result_) return;
     Actions actions;
@@ -184,7 +184,7 @@ void ActionRunner::Save(const SaveCheckpoint& save) {
 void ActionRunner::WriteResult(JobResult result) {
   std::vector<Event> ignored;
   Check(directory_.Sync()(), ignored);
-  // What has failed before is the cause, this at most another consequence.
+  // An earlier failure is the cause; this one is at most another consequence.
   if (!io_error_.empty() && result.outcome != JobOutcome::kFailed) {
     result.outcome = JobOutcome::kFailed;
     result.reason = io_error_;

@@ -1,6 +1,5 @@
-// Carries out what the coordinator's core decides: messages out, run directory, checkpoints,
-// timer. One thread, the control thread, which also brings the events; checkpoints are brought to
-// the disk on another one.
+// Carries out what the coordinator's core decides: messages out, run directory, checkpoints, timer.
+// It runs on the control thread, which also brings the events; another one writes checkpoints.
 #pragma once
 
 #include <boost/asio/thread_pool.hpp>
@@ -42,7 +41,7 @@ class ActionRunner {
     // For config.ini, with the first round: had the workers refused it, the job would go on from
     // the one that is there.
     std::string config;
-    // What the newest of the records that are kept say.
+    // The newest values in the records that are kept.
     std::optional<double> train_loss = std::nullopt;
     std::vector<Metric> metrics = {};
     std::optional<EvaluationRecord> evaluated = std::nullopt;
@@ -56,14 +55,14 @@ class ActionRunner {
 
   // An event, and all that follows from it.
   void Handle(Event event);
-  // What an operator asks for; the answer in words.
+  // Carries out an operator's request and returns the answer in words.
   lockstep::Result<std::string> Ask(Event event);
   void ShowProgress();
   JobStatus CurrentStatus() const { return core_->Status(MonotonicNow()); }
   std::string MetricsText() const { return metrics_.Text(CurrentStatus(), core_->MeasuredPaths()); }
   std::string RecentRoundsText(std::int64_t after) const { return recent_rounds_.Text(after); }
 
-  // After `finished`.
+  // Valid after `finished`.
   const JobResult& result() const { return *result_; }
   // A file of the run directory could not be written; the job is stopped then.
   const std::string& io_error() const { return io_error_; }
@@ -93,8 +92,8 @@ class ActionRunner {
   ProgressLine progress_;
   JobMetrics metrics_;
   RecentRounds recent_rounds_;
-  // What rounds.jsonl and evaluations.jsonl tell of. The core goes on for some rounds after a line
-  // could not be written.
+  // The totals of the lines in rounds.jsonl and evaluations.jsonl. The core goes on for some rounds
+  // after a line could not be written.
   struct Recorded {
     Totals totals;
     std::optional<double> train_loss;

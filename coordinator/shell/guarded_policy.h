@@ -9,11 +9,11 @@
 
 namespace lockstep::coordinator {
 
-// The same policy with Policy::threw. A rule that has thrown is not asked any more: nothing moves
-// and no round closes until the job has ended.
+// Returns the same policy with Policy::threw. A rule that has thrown is not asked any more: nothing
+// moves and no round closes until the job has ended.
 policies::Policy Guarded(policies::Policy policy);
 
-// What is being thrown, for people: to be called where it is caught.
+// Describes the exception that is being handled; call it in a catch block.
 std::string WhatIsThrown();
 
 }  // namespace lockstep::coordinator

@@ -44,11 +44,11 @@ int Fail(const Error& error) {
   return kStatusUsage;
 }
 
-// What strangers cannot take: sockets, log, records and lock (some 20), a checkpoint while it is
-// written (up to 5), and at a resume one for each worker that it is being sent to (16 at a time).
+// Files that strangers cannot take: sockets, log, records and lock (some 20), a checkpoint while it
+// is written (up to 5), and at a resume one for each stream (16 at a time).
 constexpr std::uint64_t kOwnFiles = 40;
-// Three kinds of connections share what is left: those that have proven nothing yet, those that
-// have proven the secret and say nothing of the job, and requests for the status page.
+// Three kinds of connections share the rest: connections without a proof, connections that have
+// proven the secret and are silent, and requests for the status page.
 constexpr std::uint64_t kKindsOfPlaces = 3;
 constexpr std::uint64_t kFewestPlaces = 8;  // of each kind
 constexpr std::uint64_t kMorePlaces = 1024;
@@ -156,7 +156,7 @@ Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& ch
   const std::uint64_t skipped = SettledSamples(state.sampler) - totals.samples_counted;
   auto kept = directory.Keep(state.next_round, totals.samples_counted, skipped);
   if (!kept) return kept.error();
-  // What a job that had come to its end has dropped comes again: there was no further round for it,
+  // Samples that a finished job dropped at its end come again: there was no further round for them,
   // and now there is.
   totals.samples_dropped = skipped;
   totals.samples_requeued = kept->requeued;
@@ -240,7 +240,7 @@ int Main(const std::vector<std::string>& arguments) {
     return Coordinator::Make(parameters);
   };
   const bool from_workers = options.config_from_workers && !options.resume;
-  // What is wrong with the config or the address is said before anything is written.
+  // Errors of the config or the address are reported before anything is written.
   if (!from_workers) {
     if (auto trial = take_config(); !trial) return Fail(trial.error());
   } else if (options.job.policy.plugin.empty()) {
@@ -256,8 +256,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (!places) return Fail(places.error());
   auto server = Server::Open(options, parameters.job_id, *places);
   if (!server) return Fail(server.error());
-  // What a resume reads and cuts back may take minutes. Until then nobody is to connect: a worker
-  // waits for the first answer for seconds, and for somebody who listens for as long as it is told.
+  // A resume may read and cut files for minutes. Until then nobody is to connect: a worker waits
+  // for the first answer for seconds, and for somebody who listens for as long as it is told.
   if (options.resume) server->reset();
 
   auto directory = RunDirectory::Open(options.run_dir, options.resume);

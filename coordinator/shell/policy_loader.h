@@ -11,7 +11,7 @@ namespace lockstep::coordinator {
 
 // Loads section.plugin (it stays loaded until the process ends) and asks it for its policy. The
 // error is one line that names the file: it cannot be loaded, is no plug-in, is one for another
-// version, or throws. What its rules throw later is in Policy::threw.
+// version, or throws. Policy::threw has the exceptions that its rules throw later.
 Result<policies::Policy> LoadPolicy(const PolicySection& section, std::uint32_t workers);
 
 }  // namespace lockstep::coordinator

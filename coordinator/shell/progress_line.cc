@@ -20,14 +20,14 @@ std::string Rate(double per_second) {
   return fmt::format("{:.0f}", per_second);
 }
 
-// What somebody is who has no part in the rounds. A slot that nobody has is of no interest for why:
-// it was never taken, its worker was lost, or it has left.
+// Names the state of a member that has no part in the rounds. A slot that nobody has is of no
+// interest for why: it was never taken, its worker was lost, or it has left.
 std::string_view Absence(MemberState state) {
   return state == MemberState::kLost ? "missing" : Name(state);
 }
 
-// "3 of 4 workers (worker 2 is behind)", "5 of 8 workers (2 are missing, 1 is behind)". Whom the
-// last commit has left out is live, and named where it is waited for.
+// "3 of 4 workers (worker 2 is behind)", "5 of 8 workers (2 are missing, 1 is behind)". A worker
+// that the last commit left out is live, and named where it is waited for.
 std::string WorkersText(const JobStatus& status) {
   std::map<std::string_view, std::vector<WorkerId>> absent;
   std::uint32_t slot = 0;

@@ -1,5 +1,5 @@
-// What a person sees of a running job: on a terminal one line that is written over, elsewhere a
-// line every few seconds.
+// Shows a running job to a person: on a terminal one line that is overwritten, elsewhere a line
+// every few seconds.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class ProgressLine {
  public:
   // Standard error is a terminal or not; that is asked once.
   ProgressLine();
-  // How often the caller should call Show.
+  // The interval at which to call Show.
   Duration interval() const;
   void Show(const JobStatus& status);
   // Ends the line, so that what is printed next stands on a line of its own.

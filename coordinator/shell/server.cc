@@ -207,9 +207,9 @@ class ServerImpl final : public Server {
     Deliver(Received{id, std::move(hello)});
   }
 
-  // The first who says what the job is founds it. Who cannot be in it does not, and who says
-  // nothing waits; when all workers of the job say nothing, there is nothing to say. False: it was
-  // sent away.
+  // The first who says what the job is founds it. A worker that cannot be in the job does not, and
+  // a worker without settings waits. When all workers of the job have none, the settings are empty.
+  // False: it was sent away.
   bool Found(ConnectionId id, const msg::Hello& hello) {
     if (std::string other = ProtocolMismatch(hello); !other.empty()) {
       SendAway(id, other);
@@ -274,8 +274,7 @@ class ServerImpl final : public Server {
 
   // The core asks in order to tell who is silent from who has nothing to say. So what was heard
   // before it asked is no answer: the worker itself is asked, besides the channel's own heartbeats.
-  // A way that is slower than the core's patience between two questions answers the first of them
-  // all the same.
+  // A path that is slower than the core's patience still answers the first of two questions.
   static void Ask(Peer& peer, const msg::Ping& ping) {
     if (peer.questions.size() == kQuestions) peer.questions.pop_back();
     peer.questions.push_back({ping, peer.channel->Ping()});
@@ -403,8 +402,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<ActionRunner> runner_;
   std::optional<control::Secret> secret_;
   std::string secret_warning_;  // about its file
-  // Before there is a runner: the Hellos of those who wait, fewer than workers_ while settings are
-  // awaited.
+  // The Hellos before there is a runner, fewer than workers_ while settings are awaited.
   std::vector<Event> early_;
   bool awaits_settings_ = false;
   std::optional<std::string> founding_;  // the settings that the job is made of

@@ -1,5 +1,5 @@
 // The coordinator's shell: control connections, signals, timers and the status page around a
-// ActionRunner. One thread.
+// ActionRunner. It has one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,7 @@
 
 namespace lockstep::coordinator {
 
-// How many connections of each kind are held at a time that nobody answers for: strangers may take
-// all of them.
+// The most connections of each kind without a proof: strangers may take all of them.
 struct OpenPlaces {
   std::size_t newcomers = 256;  // ControlServer::Options::max_pending
   std::size_t requests = StatusPage::kMaxConnections;
@@ -24,8 +23,8 @@ struct OpenPlaces {
 
 class Server {
  public:
-  // Opens the ports (errors name the address); nothing runs yet. From here on SIGINT and SIGTERM
-  // are the server's.
+  // Opens the ports (errors name the address); nothing runs yet. From here on the server handles
+  // SIGINT and SIGTERM.
   static Result<std::unique_ptr<Server>> Open(const CoordinatorOptions& options, std::string job_id,
                                               const OpenPlaces& places = {});
   virtual ~Server() = default;
@@ -34,10 +33,10 @@ class Server {
   virtual std::string address() const = 0;
   virtual std::optional<std::string> http_address() const = 0;
 
-  // With config_from_workers, before Run: what the training program of the first worker that can be
-  // in the job and has anything to say (or of all its workers, which have nothing) says of the job.
-  // They wait for their answer until Run, or until the server is gone. kTimeout: none came within
-  // `limit`; kClosed: a signal came.
+  // With config_from_workers, call it before Run. It returns the job's settings from the training
+  // program of the first worker that is admissible and has any. If all workers have none, the
+  // settings are empty. They wait for their answer until Run, or until the server is gone.
+  // kTimeout: none came within `limit`; kClosed: a signal came.
   virtual Result<std::string> AwaitSettings(Duration limit) = 0;
   // The settings in the options have become `options`, as a result.
   virtual Status Adopt(const CoordinatorOptions& options) = 0;
