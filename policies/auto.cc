@@ -64,7 +64,7 @@ struct AutoState {
       why += fmt::format(", passing ones in {:.0f} % of the rounds", rounds_with_moves * 100);
     }
     if (rounds_without > kOften) {
-      why += fmt::format(", {:.0f} % closed without somebody", rounds_without * 100);
+      why += fmt::format(", {:.0f} % closed early", rounds_without * 100);
     }
     return fmt::format("auto: {} ({})", choice, why);
   }
@@ -228,9 +228,8 @@ class AutoClosing final : public ClosingRule {
       verdict.close = true;
       verdict.parts = AllDelivered(view);
       verdict.reason = fmt::format(
-          "the first {} of {} workers: {:.0f} samples more would have taken {:.0f} ms, in which "
-          "{:.0f} "
-          "are made",
+          "the first {} of {} workers: {:.0f} more samples would have taken {:.0f} ms, and the job "
+          "makes {:.0f} in that time",
           view.finished, view.with_units, state_->lost, Seconds(state_->spared) * 1e3,
           Seconds(state_->spared) * state_->Rate());
     }

@@ -35,13 +35,13 @@ void ReadCount(const Json& json, const char* key, T* to) {
 }
 
 std::string TextFrom(const Json& json, std::string_view what) {
-  if (!json.is_string()) throw JsonRangeError(fmt::format("{} is no text", what));
+  if (!json.is_string()) throw JsonRangeError(fmt::format("{} is not a string", what));
   return json.get<std::string>();
 }
 
 const Json& List(const Json& json, const char* key) {
   const Json& list = Member(json, key);
-  if (!list.is_array()) throw JsonRangeError(fmt::format("{} is no list", key));
+  if (!list.is_array()) throw JsonRangeError(fmt::format("{} is not a list", key));
   return list;
 }
 
@@ -126,7 +126,8 @@ std::string Contradiction(const JobState& state) {
   const std::uint64_t counted = state.totals.samples_counted;
   if (counted > settled || settled - counted > state.totals.samples_dropped) {
     return fmt::format(
-        "{} samples were counted and {} dropped, which epoch {} with {} of {} samples left denies",
+        "{} samples were counted and {} dropped, which contradicts epoch {} with {} of {} samples "
+        "left",
         counted, state.totals.samples_dropped, sampler.epoch, SizeOf(sampler.uncounted),
         sampler.epoch_samples);
   }
@@ -201,7 +202,7 @@ Result<JobState> JobStateFromJson(std::string_view text) {
     return Error{ErrorCode::kInvalid, "the checkpoint's job state: " + why};
   };
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return invalid("it is no JSON object, or is cut off");
+  if (!json.is_object()) return invalid("it is not a JSON object, or is cut off");
   if (!json.contains(kChecksum)) {
     return invalid("it has no checksum: an earlier version wrote it, or it was changed");
   }
@@ -209,12 +210,12 @@ Result<JobState> JobStateFromJson(std::string_view text) {
   try {
     state = StateFrom(json);
     const auto digest = DigestFromString(TextFrom(Member(json, "digest"), "digest"));
-    if (!digest) return invalid("digest is none");
+    if (!digest) return invalid("digest is not valid");
     state.digest = *digest;
     const std::string checksum = TextFrom(json[kChecksum], kChecksum);
     json.erase(kChecksum);
     if (checksum != ChecksumOf(json)) {
-      return invalid("its checksum does not fit: it was changed or damaged");
+      return invalid("its checksum does not match: it was changed or damaged");
     }
   } catch (const JsonRangeError& error) {
     return invalid(error.what());

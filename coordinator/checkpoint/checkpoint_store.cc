@@ -72,8 +72,8 @@ Status CheckContents(const fs::path& path, const JobState& state) {
     if (!chunk) return chunk.error();
     if (!AllNumbers(chunk->bytes)) {
       return Error{ErrorCode::kInvalid,
-                   fmt::format("{}: tensor '{}' has values that are infinite or no numbers",
-                               path.string(), reader->name())};
+                   fmt::format("{}: tensor '{}' has values that are not finite", path.string(),
+                               reader->name())};
     }
     digest.Update(chunk->bytes);
   }

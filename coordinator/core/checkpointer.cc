@@ -268,11 +268,10 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
   distrusted_.erase(member);
   if (!current_) return;
   if (current_->writer == member && !current_->complete) {
-    job_->Log(
-        LogLevel::kWarning,
-        "the checkpoint after round {} comes to nothing: worker {}, which wrote it, is gone or "
-        "behind",
-        current_->round, member.worker);
+    job_->Log(LogLevel::kWarning,
+              "the checkpoint after round {} is dropped: worker {}, which wrote it, is gone or "
+              "behind",
+              current_->round, member.worker);
     Drop();
     owed_ = true;
     return;
@@ -283,7 +282,7 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
       sharded_ ? doubtful && current_->writer == member : current_->voters.empty();
   if (unconfirmed && !current_->saving) {
     job_->Log(LogLevel::kWarning,
-              "nobody is left who could confirm the checkpoint after round {}: it is not kept",
+              "nobody is left to confirm the checkpoint after round {}: it is not kept",
               current_->round);
     Drop();
     owed_ = true;

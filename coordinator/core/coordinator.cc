@@ -66,10 +66,9 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   const std::uint32_t replicas = parameters.config.optimizer.replicas;
   if (parameters.config.optimizer.Shards(parameters.workers) > 0 &&
       std::uint64_t{replicas} * parameters.workers > kMostHolders) {
-    return invalid(fmt::format(
-        "optimizer.replicas = {} with --workers {}: that are more than {} holders to tell "
-        "everybody of",
-        replicas, parameters.workers, kMostHolders));
+    return invalid(
+        fmt::format("optimizer.replicas = {} with --workers {}: their product must be at most {}",
+                    replicas, parameters.workers, kMostHolders));
   }
   if (const std::optional<JobState> newest = NewestState(parameters)) {
     const JobState& state = *newest;
@@ -679,8 +678,7 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
 // Between two rounds: the one before is committed, the next one not yet planned.
 void Coordinator::ReplacePolicy() {
   if (!next_policy_) return;
-  job_.Log(LogLevel::kInfo, "policy {} takes the place of {}", next_policy_->name,
-           job_.policy().name);
+  job_.Log(LogLevel::kInfo, "policy {} replaces {}", next_policy_->name, job_.policy().name);
   LOCKSTEP_CHECK(next_policy_->local == job_.policy().local,
                  "what a round is changes within a job");
   job_.policy.Write() = std::move(*next_policy_);

@@ -95,8 +95,8 @@ std::string Job::QuorumText() const {
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", member.id.worker);
   }
   return fmt::format(
-      "{} of at least {} workers are there; waiting for worker {}{}; with job.min_workers = {} the "
-      "job would go on without",
+      "{} of at least {} workers are there; waiting for worker {}{}; to go on without, set "
+      "job.min_workers = {}",
       members.CountPresent(), min_workers(), missing, QuorumPatience().Words(),
       std::max(members.CountPresent(), 1u));
 }

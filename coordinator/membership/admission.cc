@@ -79,8 +79,8 @@ std::string OfWholeBatches(const Job& job, std::uint64_t train_samples) {
     return {};
   }
   return fmt::format(
-      "; with drop_last an epoch has whole batches of job.global_batch = {} only: was that, or "
-      "drop_last, another one at the checkpoint?",
+      "; with drop_last an epoch has only whole batches of job.global_batch = {}: has that or "
+      "drop_last changed since the checkpoint?",
       batch);
 }
 
@@ -139,14 +139,13 @@ bool SameInitialParameters(const Job& job, const msg::Ready& ready) {
 
 std::string InitialParametersMismatch(const Job& job, WorkerId worker, const msg::Ready& ready) {
   if (ready.own_parameters != job.agreed().own_parameters) {
-    const auto which = [](bool own) { return own ? "of its own" : "that all are to have"; };
+    const auto which = [](bool own) { return own ? "of its own" : "common to all"; };
     return fmt::format("worker {} comes with parameters {}, {} with parameters {}", worker,
                        which(ready.own_parameters), job.agreed().by,
                        which(job.agreed().own_parameters));
   }
   return fmt::format(
-      "worker {} begins with other parameters than {}: let all draw them from one seed or read "
-      "them from one file",
+      "worker {} begins with other parameters than {}: use one seed or one file for all workers",
       worker, job.agreed().by);
 }
 
@@ -202,7 +201,7 @@ bool Admission::AgreeOnData(Job* job) {
 
 void Admission::OnConnected(ConnectionId connection, std::string address) {
   if (strangers_.size() >= Bound()) {
-    job_->Emit(Close{connection, "too many connections that have not said who they are"});
+    job_->Emit(Close{connection, "too many unidentified connections"});
     return;
   }
   strangers_[connection] = {std::move(address), job_->now()};
@@ -233,8 +232,7 @@ std::string Admission::SettingsMismatch(const msg::Hello& hello) const {
     if (also) said = Quoted(b);
     break;
   }
-  return fmt::format("its program says {} of the job where that of the first worker said {}", says,
-                     said);
+  return fmt::format("its program sets {}, where the first worker's program set {}", says, said);
 }
 
 void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message) {
@@ -307,14 +305,14 @@ Status Admission::OnReady(Member& from, const msg::Ready& message) {
 
 void Admission::Tick() {
   if (const std::uint64_t count = refusals_.TakeLeftOut(job_->now()); count > 0)
-    job_->Log(LogLevel::kWarning, "{} more were refused", count);
+    job_->Log(LogLevel::kWarning, "{} more connections were refused", count);
   std::vector<ConnectionId> silent;
   for (const auto& [connection, stranger] : strangers_) {
     if (stranger.since + job_->timeout <= job_->now()) silent.push_back(connection);
   }
   for (const ConnectionId connection : silent) {
     strangers_.erase(connection);
-    job_->Emit(Close{connection, "it did not say who it is"});
+    job_->Emit(Close{connection, "it did not identify itself"});
   }
 }
 

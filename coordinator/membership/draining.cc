@@ -11,8 +11,8 @@ namespace lockstep::coordinator {
 Result<std::string> Draining::Request(WorkerId worker) {
   const auto invalid = [](std::string text) { return Error{ErrorCode::kInvalid, std::move(text)}; };
   if (worker.value >= job_->members.slots()) {
-    return invalid(
-        fmt::format("there is no worker {}: they are 0 to {}", worker, job_->members.slots() - 1));
+    return invalid(fmt::format("there is no worker {}: workers are 0 to {}", worker,
+                               job_->members.slots() - 1));
   }
   Member& member = job_->members.at(worker);
   if (!member.connected()) return invalid(fmt::format("worker {} is not there", worker));

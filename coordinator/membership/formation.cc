@@ -282,7 +282,7 @@ std::string Formation::Unreached(WorkerId worker) const {
       if (!reached_.Test(peer.value, worker.value) && peer != worker) way = {peer, worker};
       if (!reached_.Test(worker.value, peer.value) && peer != worker) way = {worker, peer};
     }
-    return fmt::format("worker {} said nothing of its way to worker {} over {}", way.first,
+    return fmt::format("worker {} did not report its path to worker {} over {}", way.first,
                        way.second, job_->transport());
   }
   return fmt::format("worker {} cannot reach worker {} over {}: {}", said->first, said->second.peer,

@@ -178,13 +178,13 @@ void InitialBroadcast::Tick() {
     const Duration silent = job_->now() - receiver.moved;
     Member* member = job_->members.Find(id);
     if (member == nullptr || silent < job_->timeout) continue;
-    job_->Evict(*member, fmt::format("it has taken nothing of the first parameters for {:.1f} s",
+    job_->Evict(*member, fmt::format("it has stored nothing of the initial parameters for {:.1f} s",
                                      Seconds(silent)));
   }
   const Duration silent = job_->now() - moved_;
   if (received_ == allowed_ || silent < job_->timeout) return;
-  job_->Evict(*root, fmt::format("it has given nothing of its parameters for {:.1f} s, {} of {} "
-                                 "MiB have come",
+  job_->Evict(*root, fmt::format("it has sent nothing of its parameters for {:.1f} s, {} of {} "
+                                 "MiB were received",
                                  Seconds(silent), received_ >> 20, Total() >> 20));
 }
 

@@ -232,7 +232,7 @@ bool Joining::ReadmitApplied() {
   for (Member& member : job_->members.all()) {
     if (!member.connected() || member.state != MemberState::kBehindApplied) continue;
     if (member.applied_behind != truth) continue;
-    job_->Log(LogLevel::kWarning, "worker {} was behind and is the one that has applied round {}",
+    job_->Log(LogLevel::kWarning, "worker {} is readmitted: it was behind and has applied round {}",
               member.id.worker, truth.first);
     MakeLive(member, truth.first.Next());
     any = true;
@@ -278,7 +278,7 @@ bool Joining::ReadmitDenied() {
   bool any = false;
   for (Member& member : job_->members.all()) {
     if (!LacksCommitted(member, round) || member.state != MemberState::kBehindDenied) continue;
-    job_->Log(LogLevel::kWarning, "worker {} was behind and has the parameters before round {}",
+    job_->Log(LogLevel::kWarning, "worker {} is readmitted: it has the parameters before round {}",
               member.id.worker, round);
     MakeLive(member, round);
     any = true;

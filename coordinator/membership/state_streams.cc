@@ -82,8 +82,8 @@ void StateStreams::Tick() {
     if (job_->now() - stream.moved < job_->timeout) continue;
     job_->Evict(
         *member,
-        fmt::format("it has taken nothing of the checkpoint for {:.1f} s, {} of {} MiB "
-                    "are with it",
+        fmt::format("it has stored nothing of the checkpoint for {:.1f} s, {} of {} MiB "
+                    "are stored",
                     Seconds(job_->now() - stream.moved), stream.taken >> 20, Total() >> 20));
   }
 }

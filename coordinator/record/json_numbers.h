@@ -31,14 +31,14 @@ T CountFrom(const nlohmann::json& json, std::string_view what,
   // A long text or a whole array would make it more than a line.
   throw JsonRangeError(json.is_number()
                            ? fmt::format("{} is {}, expected 0 to {}", what, json.dump(), most)
-                           : fmt::format("{} is no number", what));
+                           : fmt::format("{} is not a number", what));
 }
 
 // A number of -`most` to `most`.
 template <std::floating_point T>
 T NumberFrom(const nlohmann::json& json, std::string_view what,
              T most = std::numeric_limits<T>::max()) {
-  if (!json.is_number()) throw JsonRangeError(fmt::format("{} is no number", what));
+  if (!json.is_number()) throw JsonRangeError(fmt::format("{} is not a number", what));
   const double value = json.get<double>();
   if (!(value >= -static_cast<double>(most) && value <= static_cast<double>(most))) {
     throw JsonRangeError(

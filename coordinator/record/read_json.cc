@@ -173,10 +173,10 @@ RoundRecord Read(const Json& line) {
 
 Result<RoundRecord> RoundFromLine(std::string_view line) {
   const auto invalid = [](std::string_view why) {
-    return Error{ErrorCode::kInvalid, fmt::format("no record of a round: {}", why)};
+    return Error{ErrorCode::kInvalid, fmt::format("not a record of a round: {}", why)};
   };
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return invalid("no JSON object");
+  if (!json.is_object()) return invalid("not a JSON object");
   try {
     return Read(json);
   } catch (const Json::exception& error) {

@@ -260,7 +260,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counte
     if (!good && evaluations.eof()) break;
     if (!good) {
       return Error{ErrorCode::kInvalid,
-                   fmt::format("{}: a line is no record", (path_ / kEvaluations).string())};
+                   fmt::format("{}: a line is not a record", (path_ / kEvaluations).string())};
     }
     if (json["round"].get<std::uint64_t>() >= next.value) break;
     const auto number = [&](const char* key) {

@@ -309,7 +309,7 @@ void CommittedRound::TellSilent(const std::vector<WorkerId>& silent) {
     const auto by =
         std::ranges::find_if(to, [&](const MemberId& id) { return !Contains(silent, id.worker); });
     if (owner == to.end() || by == to.end()) continue;
-    job_->Log(LogLevel::kDebug, "round {}: worker {} is silent, others go to who else has it",
+    job_->Log(LogLevel::kDebug, "round {}: worker {} is silent, others fetch from another worker",
               round(), worker);
     job_->Send(to, msg::Hedge{job_->start.term, round(), commit_.attempt, *owner, *by});
   }

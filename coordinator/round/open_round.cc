@@ -99,8 +99,8 @@ Status OpenRound::OnSealed(Member& from, const msg::Sealed& message) {
   if (Status status = work_.OnSealed(from, sealed, job_->now()); !status) return status;
   if (work_.metric_left_out() && !std::exchange(job_->said_metric_left_out.Write(), true)) {
     job_->Log(LogLevel::kWarning,
-              "round {}: {} of worker {} is one metric more than the {} of all workers together: "
-              "those that come last are left out",
+              "round {}: metric {} of worker {} is left out: all workers together may have {}, and "
+              "the first ones count",
               round(), *work_.metric_left_out(), from.id.worker, kMaxMetrics);
   }
   if (!std::isfinite(sealed.loss_sum) && work_.Part(from.id.worker, sealed.part) != nullptr) {
@@ -180,7 +180,8 @@ policies::RoundView OpenRound::View() const {
 void OpenRound::PlaceUnassigned() {
   work_.TakeBackLeftOut();
   if (work_.unassigned().empty() || moves_.Place(View())) return;
-  job_->Log(LogLevel::kInfo, "round {}: nobody has a part left, it is computed again", round());
+  job_->Log(LogLevel::kInfo, "round {}: no worker has a part left, so it is computed again",
+            round());
   PlanAnew(work_.owners().version + 1);
   PlaceUnassigned();
 }
@@ -246,8 +247,8 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
     if (!std::isfinite(parts[i].weight) || parts[i].weight <= 0) {
       if (!said_weight_refused_) {
         job_->Log(LogLevel::kWarning,
-                  "round {}: policy {} gives worker {} the weight {}, which is no positive number: "
-                  "the round is not closed like that",
+                  "round {}: policy {} gives worker {} the weight {}, which is not positive: "
+                  "the verdict is ignored",
                   round(), job_->policy().name, parts[i].worker, parts[i].weight);
       }
       said_weight_refused_ = true;
@@ -273,7 +274,7 @@ Time OpenRound::NextDeadline() const {
 // In the policy's own words where it is the policy that waits.
 std::string OpenRound::Waiting() const {
   if (!work_.unassigned().empty()) {
-    return fmt::format("{} units of round {} wait for somebody who can take them",
+    return fmt::format("{} units of round {} wait for a worker that can take them",
                        work_.unassigned().size(), round());
   }
   policies::RoundView view = View();

@@ -224,7 +224,8 @@ std::vector<std::uint32_t> Planner::ShareUnits(const std::vector<policies::Worke
   const std::uint64_t sum = std::accumulate(shares.begin(), shares.end(), std::uint64_t{0});
   if (shares.size() == members.size() && sum == units) return shares;
   // A policy proposes; what cannot be is not done, and said.
-  job_->Log(LogLevel::kWarning, "policy {} shared out {} units of {}; they are shared equally",
+  job_->Log(LogLevel::kWarning,
+            "policy {} assigned {} units of {}; they are shared equally instead",
             job_->policy().name, sum, units);
   const auto count = static_cast<std::uint32_t>(members.size());
   shares.assign(count, units / count);
@@ -279,14 +280,14 @@ void Planner::LogUnits(std::uint32_t units) {
             range(job_->start.workers, job_->start.workers, "worker"), at_once);
   if (least.units == 1 && batch % pieces != 0) {
     job_->Log(LogLevel::kWarning,
-              "units are of {}, and there are workers that compute them one by one, for batches of "
-              "one size: a job.global_batch with more divisors, or job.units, makes them so",
+              "units are of {}, but some workers compute them one by one and want one size: set "
+              "job.units, or a job.global_batch with more divisors",
               range(batch / pieces, largest, "sample"));
   }
   if (least.samples > 0 && largest > least.samples) {
     job_->Log(LogLevel::kWarning,
-              "a unit has {} samples, and there are workers that want at most {} at once: they "
-              "compute it all the same (job.units = {})",
+              "a unit has {} samples, but some workers want at most {} at once: they compute it "
+              "nevertheless; raise job.units (now {}) to avoid this",
               largest, least.samples, units);
   }
 }
@@ -413,7 +414,7 @@ ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
       static_cast<std::uint32_t>(std::max<std::size_t>(contributors, 1)), job_->parameter_bytes(),
       Links(contributors), WhyOnlyDirect(job_->start.config, traits));
   if (algorithm_.TakeNews()) {
-    job_->Log(LogLevel::kInfo, "exchange.algorithm = auto takes {}: {}", AlgorithmName(chosen),
+    job_->Log(LogLevel::kInfo, "exchange.algorithm = auto chooses {}: {}", AlgorithmName(chosen),
               algorithm_.reason());
   }
   return job_->members.AnyBroken() ? ExchangeAlgorithm::kDirect : chosen;

@@ -268,7 +268,7 @@ int Main(const std::vector<std::string>& arguments) {
         !written.ok()) {
       return Fail(written.error());
     }
-    spdlog::info("listening on {} for {} workers, the first of which says what the job is",
+    spdlog::info("listening on {} for {} workers; the first one configures the job",
                  (*server)->address(), options.workers);
     auto settings = (*server)->AwaitSettings(FromSeconds(options.settings_timeout_s));
     if (!settings) {
@@ -376,7 +376,7 @@ int Main(const std::vector<std::string>& arguments) {
       secret ? "workers that prove the secret" : "anybody on this host",
       (*server)->http_address()
           ? fmt::format("; status {}, for anybody who reaches it{}", *(*server)->http_address(),
-                        secret ? ", changes for who proves the secret" : "")
+                        secret ? ", changes only with the secret" : "")
           : "");
   auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
     return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints, **noted,

@@ -36,7 +36,7 @@ Result<policies::Policy> LoadPolicy(const PolicySection& section, std::uint32_t 
   const auto version = Symbol<std::uint32_t()>(library, "lockstep_policy_plugin_version");
   const auto make = Symbol<void(const PolicySection*, std::uint32_t, policies::Policy*)>(
       library, "lockstep_policy_plugin_make");
-  if (version == nullptr || make == nullptr) return error("is no policy plug-in");
+  if (version == nullptr || make == nullptr) return error("is not a policy plug-in");
   if (version() != policies::kPluginVersion) {
     return error(fmt::format("is made for version {} of the plug-in interface, this is {}",
                              version(), policies::kPluginVersion));

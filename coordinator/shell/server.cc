@@ -90,7 +90,7 @@ class ServerImpl final : public Server {
     farewell_.async_wait([&](const boost::system::error_code& error) {
       fail(error,
            {ErrorCode::kTimeout,
-            fmt::format("no worker joined within {:g} s to say what the job is", Seconds(limit))});
+            fmt::format("no worker joined within {:g} s to configure the job", Seconds(limit))});
     });
     awaits_settings_ = true;
     io_.run();

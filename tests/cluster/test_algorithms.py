@@ -86,7 +86,7 @@ class Algorithms(ClusterTest):
                 summary = job.start().finish()
                 self.assertEqual(summary["digest_differs"], [])
                 log = job.log("coordinator")
-                self.assertIn("exchange.algorithm = auto takes ", log)
+                self.assertIn("exchange.algorithm = auto chooses ", log)
                 self.assertIn(word, summary["algorithm_reason"])
                 self.assertIn(summary["algorithm"], ("direct", "ring", "tree"))
 

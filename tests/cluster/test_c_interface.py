@@ -84,7 +84,7 @@ class CInterfaceTest(harness.ClusterTest):
             harness.wait_for("the first to wait", lambda: "waiting" in job.log("first"))
             self.start(job, "other", 0, "[job]\nrounds = 31\nglobal_batch = 64\n")
             self.assertEqual(job.wait("other"), 2)
-            self.assertIn('its program says "rounds = 31" of the job where that of the first worker said "rounds = 30"', job.log("other"))
+            self.assertIn("""its program sets "rounds = 31", where the first worker's program set "rounds = 30\"""", job.log("other"))
             self.start(job, "second", 0, "[job]\nrounds = 30\nglobal_batch = 64\n")
             job.finish()
 
@@ -105,7 +105,7 @@ class CInterfaceTest(harness.ClusterTest):
             harness.wait_for("the silent one to be let in", lambda: "waiting" in job.log("silent"))
             self.start(job, "other", 0, settings.replace("30", "31"))
             self.assertEqual(job.wait("other"), 2)
-            self.assertIn('"rounds = 31" of the job where that of the first worker said "rounds = 30"', job.log("other"))
+            self.assertIn("""sets "rounds = 31", where the first worker's program set "rounds = 30\"""", job.log("other"))
             self.start(job, "second", 0, settings)
             job.finish()
             self.assertEqual(len(job.rounds()), 30)
@@ -153,7 +153,7 @@ class CInterfaceTest(harness.ClusterTest):
         with self.settings_job(**{"job.join_timeout": "0.2s"}) as job:
             job.start_coordinator()
             self.assertEqual(job.wait(), 1, job.log("coordinator"))
-            self.assertIn("no worker joined within 0.2 s to say what the job is", job.log("coordinator"))
+            self.assertIn("no worker joined within 0.2 s to configure the job", job.log("coordinator"))
 
     def test_who_begins_with_other_parameters_is_found(self):
         with self.job() as job:
@@ -161,7 +161,7 @@ class CInterfaceTest(harness.ClusterTest):
             self.start(job, "first", 0)
             self.start(job, "second", 0.5)
             self.assertEqual(job.wait(), 1, job.log("coordinator"))
-            self.assertRegex(job.log("coordinator"), r"worker \d begins with other parameters than 1 of 2 workers: let all draw")
+            self.assertRegex(job.log("coordinator"), r"worker \d begins with other parameters than 1 of 2 workers: use one seed")
 
     def ends_with(self, first, second, **options):
         """(rounds, summary) of a short job of two who begin with these, and the coordinator's log."""
@@ -192,8 +192,8 @@ class CInterfaceTest(harness.ClusterTest):
             self.start(job, "first", "0.25")
             self.start(job, "second", "own:0.25")
             self.assertEqual(job.wait(), 1, job.log("coordinator"))
-            self.assertRegex(job.log("coordinator"), r"worker \d comes with parameters (of its own, 1 of 2 workers with parameters that all are"
-                             r" to have|that all are to have, 1 of 2 workers with parameters of its own): no majority")
+            self.assertRegex(job.log("coordinator"), r"worker \d comes with parameters (of its own, 1 of 2 workers with parameters common"
+                             r" to all|common to all, 1 of 2 workers with parameters of its own): no majority")
 
     @unittest.skipIf(shutil.which("nm") is None, "there is no nm")
     def test_the_library_shows_nothing_but_its_interface(self):

@@ -241,7 +241,7 @@ class Resume(ClusterTest):
                     ("no checksum", without_checksum, [state_file.name, "checksum", "earlier version"]),
                     ("no JSON", lambda: state_file.write_text("{"), [state_file.name, "JSON"]),
                     ("a bit is flipped", flip_a_bit, [tensor_file.name, "digest"]),
-                    ("a value is no number", nan, [tensor_file.name, "optimizer.", "no numbers"]),
+                    ("a value is no number", nan, [tensor_file.name, "optimizer.", "not finite"]),
                     ("names are exchanged", swap_names, [tensor_file.name, "digest"]),
                     ("a tensor has another name", rename, [tensor_file.name, "no tensor"]),
                     ("the tensors are gone", tensor_file.unlink, [tensor_file.name])):

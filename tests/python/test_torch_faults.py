@@ -93,7 +93,7 @@ class OneWorkerEndsTest(FaultsTest):
     def test_the_job_begins_without_who_ends_before_it_has_joined(self):
         done = self.job("never-joins", "--set", "job.join_timeout=40s", change="if second: raise ValueError('too early')")
         self.assertEqual(done.returncode, 0, done)
-        self.assertRegex(done.stdout, r"the job starts with 1 of 2 workers: worker 1 is not there after 40s \(job.join_timeout\); who comes later joins")
+        self.assertRegex(done.stdout, r"the job starts with 1 of 2 workers: worker 1 is not there after 40s \(job.join_timeout\); a later worker joins")
         self.assertEqual(self.summary()["samples_counted"], EPOCHS * SAMPLES)
 
     def test_nobody_waits_for_a_model_that_never_comes(self):

@@ -75,7 +75,7 @@ class UnitsTest(TorchTest):
     def test_a_unit_that_is_larger_than_the_batch_size_is_said(self):
         done = lockstep_run("-n", "1", "--run-dir", self.folder / "run", WORKER, "units=4")
         self.assertEqual((done.returncode, self.sizes(done.stdout)[0][-1]), (0, 16), done)
-        self.assertIn("a unit has 16 samples, and there are workers that want at most 8 at once", done.stdout)
+        self.assertIn("a unit has 16 samples, but some workers want at most 8 at once", done.stdout)
 
     def test_what_is_no_truth_value_is_refused(self):
         done = run(self.script("""

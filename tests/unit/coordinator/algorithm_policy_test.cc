@@ -23,8 +23,8 @@ std::string Taken(const std::vector<std::string>& policies) {
 
 TEST(AlgorithmOfAPolicy, AsyncTakesDirectOnlyWhileItIsInForce) {
   const auto held =
-      HasSubstr("exchange.algorithm = auto takes direct: policy.name = async takes it");
-  const auto free = HasSubstr("exchange.algorithm = auto takes direct: 3 workers, 0.00 MiB");
+      HasSubstr("exchange.algorithm = auto chooses direct: policy.name = async takes it");
+  const auto free = HasSubstr("exchange.algorithm = auto chooses direct: 3 workers, 0.00 MiB");
   EXPECT_THAT(Taken({"full"}), free);
   EXPECT_THAT(Taken({"async"}), held);
   EXPECT_THAT(Taken({"full", "async"}), held);

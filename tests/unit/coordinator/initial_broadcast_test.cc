@@ -266,8 +266,9 @@ TEST_F(InitialBroadcastTest, WhoGivesOrTakesNothingIsOut) {
   ASSERT_TRUE(Takes(2, 0).ok()) << "that is nothing";
   Edit(job_.now) += std::chrono::seconds(1);
   it_.Tick();
-  EXPECT_THAT(Evicted(), ElementsAre(HasSubstr("taken nothing of the first parameters for 10.0 s"),
-                                     HasSubstr("given nothing of its parameters for 10.0 s")));
+  EXPECT_THAT(Evicted(),
+              ElementsAre(HasSubstr("stored nothing of the initial parameters for 10.0 s"),
+                          HasSubstr("sent nothing of its parameters for 10.0 s")));
   EXPECT_EQ(job_.leaving()[0].member, At(2).id);
   EXPECT_EQ(job_.leaving()[1].member, At(0).id);
 }

@@ -93,8 +93,8 @@ TEST_F(RunBoundTest, AUnitThatIsLargerIsARun) {
   Begin(2, {.samples = 5});
   EXPECT_EQ(Plan(0).plan.assignments[1].runs, RunLimit{.units = 1});
   EXPECT_THAT(Lines(), ElementsAre(HasSubstr("2 units of 8 samples"),
-                                   HasSubstr("a unit has 8 samples, and there are workers that "
-                                             "want at most 5 at once")));
+                                   HasSubstr("a unit has 8 samples, but some workers want "
+                                             "at most 5 at once")));
 }
 
 TEST_F(RunBoundTest, WhatChangesIsSaidAgain) {

@@ -299,7 +299,7 @@ TEST(RunDirectory, ALineThatCannotBeReadIsNamed) {
   const auto kept = directory->Keep(RoundId(2), 20, 0);
   ASSERT_FALSE(kept.ok());
   EXPECT_THAT(kept.error().message,
-              HasSubstr("rounds.jsonl: line 2: no record of a round: a time is -2000000000.0, "
+              HasSubstr("rounds.jsonl: line 2: not a record of a round: a time is -2000000000.0, "
                         "expected -1"));
 }
 

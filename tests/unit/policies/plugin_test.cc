@@ -78,7 +78,7 @@ TEST(Plugin, EachThingThatCanBeWrongIsOneLineThatNamesTheFile) {
   };
   EXPECT_THAT(message(""), HasSubstr("policy.plugin must name"));
   EXPECT_THAT(message("nothing.so"), HasSubstr("policy.plugin = nothing.so: cannot be loaded"));
-  EXPECT_THAT(message(PLUGINS "policy_plugin_none.so"), HasSubstr("is no policy plug-in"));
+  EXPECT_THAT(message(PLUGINS "policy_plugin_none.so"), HasSubstr("is not a policy plug-in"));
   EXPECT_THAT(message(PLUGINS "policy_plugin_old.so"), HasSubstr("for version 0"));
   EXPECT_THAT(message(PLUGINS "policy_plugin_empty.so"), HasSubstr("no closing rule"));
   EXPECT_THAT(message(PLUGINS "policy_plugin_local.so"), HasSubstr("rounds are of local steps"));
