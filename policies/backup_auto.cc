@@ -56,7 +56,8 @@ class BackupAuto final : public ClosingRule {
   void OnCommitted(const RoundView& view) override {
     if (view.exact) return;
     arrivals_.Add(view, false);
-    // Of as many workers: whoever is gone, or has come, may be the slow one.
+    // Only rounds of as many workers count: a worker that is gone, or has come, may be the slow
+    // one.
     std::vector<std::vector<Duration>> alike = arrivals_.rounds();
     const auto workers = static_cast<std::size_t>(std::ranges::count_if(
         view.workers, [](const WorkerView& worker) { return worker.units_planned > 0; }));

@@ -20,7 +20,7 @@ constexpr Duration kShortestWait = std::chrono::milliseconds(2);
 constexpr int kLooks = 64;
 constexpr int kWaits = 16;
 
-// Nobody is stuck in a unit within so many of its usual unit times, or such a time.
+// No worker is stuck in a unit within so many of its usual unit times, or such a time.
 constexpr int kStuckUnits = 3;
 constexpr int kFarSlower = 4;      // than the median worker
 constexpr int kHopelessShare = 4;  // of the round so far: that long after all others are done
@@ -254,7 +254,7 @@ class Flexrr final : public WorkRule {
     return now < received.last + kShortestStuck * (1 << doublings);
   }
 
-  // Of the run that it is in, by what is known of its units; below zero where it is overdue.
+  // The rest of the run that it is in, by its usual unit times; below zero where it is overdue.
   static Duration ExpectedRest(const WorkerView& worker, Time now, const WorkerEstimate& estimate) {
     return RunTime(worker, InHand(worker), estimate.unit_time) - (now - worker.progressed_at);
   }
@@ -309,9 +309,10 @@ class Flexrr final : public WorkRule {
   // be known to need much longer than that, or be far slower than others and late even so. It gets
   // a little time to show progress: else a wrong time, once learned, would have it fenced for ever.
   void FenceStuck(const RoundView& view, WorkVerdict* verdict) {
-    // Where most are late it is not them; and a worker that computes again what a fence took must
-    // not be next. So where more than a few are late or fenced each one more doubles the patience.
-    // An exact round closes over all of its units: there it goes on as long as somebody is free.
+    // When most are late the cause is elsewhere; and a worker that computes again what a fence took
+    // must not be next. So where more than a few are late or fenced each one more doubles the
+    // patience. An exact round closes over all of its units: there it goes on as long as somebody
+    // is free.
     const std::size_t few = std::max<std::size_t>(view.workers.size() / 4, 1);
     const std::size_t most = std::max<std::size_t>(few, view.with_units / 2);
     if (!view.exact && view.with_units - view.finished > most) return;
@@ -335,8 +336,8 @@ class Flexrr final : public WorkRule {
         units_late += worker.units_given;
       }
     }
-    // Where all others have sealed both of their parts nobody can take over: the round does
-    // without, and a later one has the samples.
+    // Where all others have sealed both of their parts nobody can take over: a later round has the
+    // samples.
     if (late.empty() || (free == 0 && (view.exact || done == 0))) return;
     const bool many = late.size() + fenced > few;
     const Duration usual = MedianUnitTime(view);

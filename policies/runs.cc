@@ -87,7 +87,7 @@ class GuidedRuns final : public RunRule {
     for (const Whole& whole : wholes) {
       const WorkerView& worker = view.workers[whole.worker];
       double late = whole.seconds / ideal - 1;
-      // Of who was not waited for it is only known that it has taken longer than the others.
+      // For a worker that was not waited for it is only known that it took longer than the others.
       if (worker.fenced || !worker.finished_at) {
         late = std::max(late, Seconds(view.now - view.started) / others);
       }

@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 constexpr char kChecksum[] = "checksum";
 
-// Of the object without its checksum, in the one form that dump() gives it.
+// The digest of the object without its checksum, in the one form that dump() gives it.
 std::string ChecksumOf(const Json& json) {
   // A worker names its tensors as it likes: what is not UTF-8 is replaced, as in the tensors' file.
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);

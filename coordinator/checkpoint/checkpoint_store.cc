@@ -20,15 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a job's state: the names of its tensors and the ranges that are left, with room to spare.
+// The bound of a job's state: the names of its tensors and the ranges that are left, with room to
+// spare.
 constexpr std::size_t kMaxStateBytes = 256u << 20;
 
 constexpr char kStem[] = "round-";
 
 std::string Stem(RoundId round) { return fmt::format("{}{:010}", kStem, round.value); }
 
-// Of the files that make a checkpoint valid, in the order of their rounds. Other files there belong
-// to somebody else, such as a copy that is to stay.
+// Lists the files that make a checkpoint valid, in the order of their rounds. Other files there
+// belong to somebody else, such as a copy that is to stay.
 std::vector<fs::path> ValidOnes(const fs::path& directory) {
   std::vector<fs::path> valid;
   std::error_code error;

@@ -44,9 +44,9 @@ std::optional<MemberId> Checkpointer::ChooseWriter(const msg::Commit& commit) co
   return best;
 }
 
-// One at a time: a checkpoint that is due while another one is under way is owed, and taken at the
-// next commit. The last one of a job replaces whatever is under way. In a further attempt at the
-// same round it begins anew, since the state after it is another one.
+// One checkpoint is made at a time: one that is due meanwhile is owed, and made at the next commit.
+// The last one of a job replaces whatever is under way. A further attempt at the round makes
+// another state, so the checkpoint begins again.
 std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const Sampler& after,
                                                bool epoch_ended, bool last) {
   const CheckpointSection& section = job_->start.config.checkpoint;
@@ -163,21 +163,21 @@ Status Checkpointer::OnStateChunk(Member& from, msg::StateChunk message) {
   return {};
 }
 
-// Only of those who were live at the commit; later ones have copied what is to be confirmed.
+// Only members that were live at the commit vote; later ones have copied the state in question.
 Status Checkpointer::OnReplicaDigest(Member& from, const msg::ReplicaDigest& message) {
   if (!current_ || message.round != current_->round || message.attempt != current_->attempt ||
       !from.live() || !std::ranges::binary_search(current_->voters, from.id)) {
     return {};
   }
-  // Said twice, after the commit was sent again, it is the same state and one vote.
+  // A report that is repeated after the commit was sent again is the same state and one vote.
   current_->votes[from.id] = message.digest;
   current_->last_piece = job_->now();
   SaveIfPossible();
   return {};
 }
 
-// A strict majority of those who may vote, the writer among them. When all have voted and there is
-// none, nobody's state can be believed and the job cannot go on (I1).
+// A strict majority of those who may vote, the writer among them. When all have voted without a
+// majority, no state can be trusted and the job cannot go on (I1).
 std::optional<Digest128> Checkpointer::Confirmed() {
   std::map<Digest128, std::size_t> counts;
   for (const auto& [id, digest] : current_->votes) ++counts[digest];
@@ -291,7 +291,7 @@ void Checkpointer::OnOut(const MemberId& member, bool doubtful) {
   SaveIfPossible();
 }
 
-// A writer that does not get on is given up as a writer. Whether it is lost is liveness' question.
+// A writer that does not get on is given up as a writer. Liveness decides whether it is lost.
 void Checkpointer::Tick() {
   if (!current_ || current_->saving || !current_->closed) return;
   if (job_->now() - current_->last_piece < job_->bounds.Upload()) return;

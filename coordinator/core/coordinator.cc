@@ -15,21 +15,21 @@
 #include "coordinator/core/resume_rules.h"
 #include "policies/registry.h"
 
-// Which part hears which event, in which order the parts act, and what a decision about a round
-// means to the others. The parts make the decisions: core/ (evaluation, checkpoints, the end),
-// membership/ (who is in), round/ (what a round is).
+// Decides which part gets which event, in which order the parts act, and what a decision about a
+// round means to the others. The parts make the decisions: core/ (evaluation, checkpoints, the
+// end), membership/ (who is in), round/ (what a round is).
 namespace lockstep::coordinator {
 namespace {
 
-// A timer that comes later than this means that this process was stopped, or starved. Well below
-// the shortest deadline, so that no such gap is taken for somebody's silence.
+// A timer that comes later than this means that this process was stopped, or starved. It is well
+// below the shortest deadline, so that no such gap is taken for a member's silence.
 constexpr Duration kGap = std::chrono::milliseconds(100);
 constexpr Duration kWorthAWarning = std::chrono::seconds(1);
 // After a gap: what has arrived meanwhile is read before anybody is judged.
 constexpr Duration kReading = std::chrono::milliseconds(50);
 // The same, for the ends of connections: whoever closed one meanwhile has waited in vain.
 constexpr Duration kEndsComeIn = std::chrono::seconds(1);
-// Of all shards together: each map names them.
+// The most replicas of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
 // Visits a variant with one function for each of its types.
@@ -156,9 +156,9 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
   timer_ = timer;
 }
 
-// One pass over all parts, again while it has put somebody out or let somebody in: that may be what
-// another part has waited for, as a quorum. The order is that of a job: who is in, what rounds do,
-// who joins at them, what ends.
+// Passes over all parts, and again while a member was evicted or let in: another part may have
+// waited for that, as for a quorum. The order is that of a job: who is in, what rounds do, who
+// joins at them, what ends.
 void Coordinator::AdvanceAll() {
   if (job_.now() < reading_until_) return;
   const OpenRound* open = rounds_.open();
@@ -207,7 +207,7 @@ void Coordinator::AdvanceRounds() {
       case Decision::Kind::kWait:
         return;
       case Decision::Kind::kCommit: {
-        // Commit(r + 1) closes r. Of the round that opens with it nothing can be known yet.
+        // Commit(r + 1) closes r. Nothing is known yet of the round that opens with it.
         if (const CommittedRound* last = rounds_.committed(); last != nullptr && !last->closed()) {
           CloseRound();
         }
@@ -236,8 +236,8 @@ void Coordinator::AdvanceRounds() {
   }
 }
 
-// Between the draft and the commit: who evaluates, who writes a checkpoint, and which policy plans
-// the next round.
+// Decides between the draft and the commit: who evaluates, who writes a checkpoint, and which
+// policy plans the next round.
 void Coordinator::Commit(CommitDraft draft) {
   msg::Commit& commit = draft.commit;
   LOCKSTEP_CHECK(!commit.next, "round {} was planned before its policy was known", commit.round);
@@ -343,7 +343,7 @@ bool Coordinator::AwaitsLevel() {
   return false;
 }
 
-// Its slot is free before anybody hears of it, so that no part counts it any more.
+// Its slot is freed before the parts hear of it, so that no part counts it any more.
 void Coordinator::TakeOut(const Leaving& leaving) {
   Member& member = job_.members.at(leaving.member.worker);
   LOCKSTEP_CHECK(member.id == leaving.member, "worker {} leaves and its slot has been taken",
@@ -352,7 +352,8 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   // At the end everybody goes.
   job_.Log(job_.phase() == Phase::kEnding ? LogLevel::kDebug : LogLevel::kWarning,
            "worker {} is out: {}", member.id.worker, leaving.reason);
-  // So that its own log says why, too. At the end it may have heard the job's last word already.
+  // It is told, so that its own log has the reason. At the end it may have heard the job's last
+  // word already.
   const bool notify = leaving.kind != Leaving::Kind::kByItself && job_.phase() != Phase::kEnding;
   const bool refused = leaving.kind == Leaving::Kind::kRefused;
   const bool connected = leaving.kind != Leaving::Kind::kDisconnected;
@@ -365,7 +366,7 @@ void Coordinator::TakeOut(const Leaving& leaving) {
   member.out_because = leaving.reason;
   streams_.OnOut(leaving.member);
   initial_broadcast_.OnOut(leaving.member);
-  // Nobody has heard of one that was not let in.
+  // The others do not know a member that was not let in.
   if (state != MemberState::kJoining && state != MemberState::kReady) {
     std::vector<MemberId> others;
     for (const Member& other : job_.members.all()) {
@@ -374,8 +375,8 @@ void Coordinator::TakeOut(const Leaving& leaving) {
     job_.Send(others, msg::MemberLeft{leaving.member, leaving.reason});
     formation_.OnOut(leaving.member);
   }
-  // Those first who know its connections, then the rounds, which may begin a fail-over over it,
-  // then those that only want its work done by somebody else.
+  // Parts that know its connections come first, then the rounds, which may begin a fail-over, then
+  // the parts that give its work to others.
   joining_.OnOut(leaving.member);
   relinking_.OnOut(leaving.member);
   rounds_.OnOut(leaving.member, leaving.reason);
@@ -632,8 +633,8 @@ void Coordinator::OnStopRequested(const StopRequested& event) {
 // may ask for the same.
 void Coordinator::OnStopAsked(const Member& from, const msg::StopAsked& message) {
   if (job_.phase() == Phase::kEnding) return;
-  // Also where the job is being interrupted: whatever else this worker says of the open round is of
-  // batches that it has not computed.
+  // This holds also while the job is being interrupted: the worker's other messages about the open
+  // round are of batches that it has not computed.
   if (stopping_) {
     if (rounds_.begun()) rounds_.StopSoon(job_.now());
     return;
@@ -645,7 +646,7 @@ void Coordinator::OnStopAsked(const Member& from, const msg::StopAsked& message)
   rounds_.StopSoon(job_.now());
 }
 
-// In the same step: whoever asked waits for it.
+// Answers in the same step, since the caller waits.
 void Coordinator::Reply(const Result<std::string>& outcome) {
   job_.Emit(outcome.ok() ? Answer{true, *outcome} : Answer{false, outcome.error().message});
 }
@@ -675,7 +676,7 @@ Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   return fmt::format("policy {} from the next round that is planned on", text);
 }
 
-// Between two rounds: the one before is committed, the next one not yet planned.
+// Called between two rounds: the last one is committed, the next one not yet planned.
 void Coordinator::ReplacePolicy() {
   if (!next_policy_) return;
   job_.Log(LogLevel::kInfo, "policy {} replaces {}", next_policy_->name, job_.policy().name);
@@ -742,8 +743,8 @@ void Coordinator::CheckInvariants() const {
       job_.behind().size(), job_.members.slots());
   LOCKSTEP_CHECK(job_.min_workers() >= 1 && job_.min_workers() <= job_.start.workers,
                  "I5: a quorum of {} among {} workers", job_.min_workers(), job_.start.workers);
-  // One that has passed and that nobody acts on would have the timer go off again and again. (Those
-  // of rounds follow from bounds, which may shrink in a step to what the next one acts on.)
+  // A deadline that has passed without an action would make the timer go off again and again.
+  // (Those of rounds follow from bounds, which may shrink in a step to what the next one acts on.)
   LOCKSTEP_CHECK(ending_.NextDeadline() > job_.now(),
                  "a deadline of the end has passed, and nothing has come of it");
   admission_.CheckInvariants();

@@ -72,15 +72,15 @@ void Ending::AskForCheckpoint() {
   checkpointer_->OnSaved(rounds_->committed()->round(), rounds_->lost_state() + job_->ResumeText());
 }
 
-// Its writer is out, or it has become the last one only now: in both cases somebody has to write
-// the checkpoint that a job ends with.
+// Its writer is out, or it has become the last one only now: in both cases a member has to write
+// the job's last checkpoint.
 void Ending::SendLastAgain() {
   LOCKSTEP_CHECK(rounds_->committed() != nullptr, "there is no last commit");
   rounds_->SendAgain(checkpointer_->AtCommit(rounds_->committed()->commit(), rounds_->sampler(),
                                              /*epoch_ended=*/false, /*last=*/true));
 }
 
-// For a bounded time, and only for those who are heard: I6 holds at the end as well.
+// The wait is bounded, and only for members that are heard: I6 holds at the end as well.
 bool Ending::OthersCatchUp() const {
   return job_->now() < copied_by_ &&
          std::ranges::any_of(job_->members.all(), [&](const Member& m) { return CatchesUp(m); });
@@ -92,7 +92,7 @@ bool Ending::CatchesUp(const Member& member) const {
   return member.connected() && late && job_->now() - member.last_heard < job_->timeout / 2;
 }
 
-// In the order in which Advance waits.
+// The texts follow the order in which Advance waits.
 std::string Ending::Waiting() const {
   if (!begun_ || job_->phase() == Phase::kFinished) return "";
   if (finishing_) {
@@ -135,7 +135,7 @@ void Ending::SayFinish(const std::string& reason, bool failed, bool early) {
   job_->Send(all, msg::Finish{reason, failed, early});
 }
 
-// Of another round than the last one a digest says nothing; its sender was still behind.
+// A digest of another round than the last one does not count; its sender was still behind.
 Status Ending::OnFinal(Member& from, const msg::Final& message) {
   if (!finishing_) return Error{ErrorCode::kInvalid, "is done before the end"};
   const CommittedRound* last = rounds_->committed();
@@ -159,7 +159,7 @@ bool Ending::Agree(std::string* digest, std::vector<WorkerId>* differ) const {
   return digests_.empty() || !digest->empty();
 }
 
-// Also at once and from any phase: what is under way is given up, and the result says what was.
+// May be called at once and from any phase: running work is given up, and the result says so.
 void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   if (job_->phase() == Phase::kFinished) return;
   evaluation_->GiveUp("the job ends");
@@ -191,8 +191,8 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   result.transport = job_->transport();
   result.checkpoint_round = job_->saved_round();
   result.paths = job_->members.Paths();
-  // Of each slot, over all who have had it: a machine that comes back under another incarnation is
-  // one straggler. Its kind is what it has cost most by.
+  // Counts by slot, over all incarnations: a machine that comes back is one straggler. Its kind is
+  // the cause of most of its cost.
   for (const Member& member : job_->members.all()) {
     const double compute = Seconds(member.blocked_by_compute);
     const double link = Seconds(member.blocked_by_link);

@@ -7,15 +7,15 @@
 namespace lockstep::coordinator {
 namespace {
 
-// So many that the quick members take more of the test set than the slow ones, without anybody
-// knowing beforehand who is quick.
+// Enough chunks for quick members to take more of the test set than slow ones, without knowing
+// beforehand who is quick.
 constexpr std::uint64_t kChunksPerMember = 4;
 
 }  // namespace
 
 // The commit carries the id, because each member takes its snapshot of the parameters when it
-// applies that very round. One at a time: one that is due while another one runs is left out, since
-// people want a curve, not each of its points.
+// applies that very round. One evaluation runs at a time. One that is due meanwhile is left out,
+// since people want a curve, not each of its points.
 std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended, bool last) {
   // A further attempt at the round it belongs to. Results for the one before may be under way, of
   // a member that had applied it and was lost: under another id nobody takes them for this one's.
@@ -59,7 +59,7 @@ std::uint32_t Evaluation::AtCommit(RoundId round, Epoch epoch, bool epoch_ended,
   return current_->id;
 }
 
-// From the moment at which a member applies the round it has a snapshot of it, and work to do.
+// A member has a snapshot, and work to do, from the moment at which it applies the round.
 void Evaluation::OnApplied(Member& member, RoundId round) {
   if (!current_ || current_->round != round) return;
   current_->holders.push_back(member.id);
@@ -81,7 +81,7 @@ void Evaluation::Give(Member& member) {
   if (evaluation.next < evaluation.chunks.size()) {
     chunk = &evaluation.chunks[evaluation.next++];
   } else {
-    // To another one than has it: that one was silent with it.
+    // The chunk goes to another member than the silent one that has it.
     for (Chunk& candidate : evaluation.chunks) {
       const bool stuck =
           !candidate.with || candidate.given + job_->bounds.EvaluationChunk() <= job_->now();
@@ -109,13 +109,14 @@ Status Evaluation::OnEvaluationResult(Member& from, const msg::EvaluationResult&
   const auto chunk =
       std::lower_bound(evaluation.chunks.begin(), evaluation.chunks.end(), message.range,
                        [](const Chunk& c, const SampleRange& range) { return c.range < range; });
-  // One that was late with it, so that another one was asked as well, was asked all the same.
+  // A member that was late with it was still asked, although another one was asked too.
   if (chunk == evaluation.chunks.end() || chunk->range != message.range ||
       std::ranges::find(chunk->asked, from.id) == chunk->asked.end() ||
       message.correct > message.range.size()) {
     return Error{ErrorCode::kInvalid, "evaluated what was not asked"};
   }
-  // One that was given out twice counts once, whoever was first: the snapshots are the same (I1).
+  // A chunk that was given out twice counts once, by the first answer: the snapshots are the same
+  // (I1).
   if (!chunk->done) {
     chunk->done = true;
     if (chunk->with == from.id) job_->bounds.NoteEvaluatedChunk(job_->now() - chunk->given);
@@ -153,7 +154,7 @@ void Evaluation::RecordIfPossible() {
   current_.reset();
 }
 
-// Its chunk goes to somebody who holds the same snapshot.
+// Its chunk goes to a member with the same snapshot.
 void Evaluation::OnOut(const MemberId& member) {
   if (!current_) return;
   std::erase(current_->holders, member);
@@ -163,12 +164,12 @@ void Evaluation::OnOut(const MemberId& member) {
   GiveToIdle();
 }
 
-// Nobody else says that a chunk has been out for too long.
+// No other event shows that a chunk has been out for too long.
 void Evaluation::Tick() {
   if (current_) GiveToIdle();
 }
 
-// One chunk to each holder that has none.
+// Gives one chunk to each holder that has none.
 void Evaluation::GiveToIdle() {
   for (const MemberId& id : current_->holders) {
     Member* member = job_->members.Find(id);

@@ -189,8 +189,8 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccou
     planned += view.units_planned > 0 ? 1 : 0;
     units += view.units_planned;
   }
-  // Of equal shares some have a unit more, where the round cannot be shared out evenly: who was
-  // planned one of them has that one.
+  // Some equal shares have a unit more, where the units do not divide evenly: the worker that was
+  // planned one has it.
   const std::uint32_t least = planned > 0 ? units / planned : 0;
   const std::uint32_t most = planned > 0 ? (units + planned - 1) / planned : 0;
   // A round of equal shares that left nobody out and moved nothing has waited for all: what it took

@@ -13,7 +13,7 @@ constexpr std::uint32_t kNamed = 8;  // of the members that are missing, in one 
 
 }  // namespace
 
-// For the progress line: how fast lately, by an exponentially weighted mean. And whether its
+// The recent speed for the progress line, as an exponentially weighted mean. And whether its
 // numbers are what they should be.
 void JobReport::OnClosed(const RoundRecord& record) {
   LastClosed& last = last_closed_;

@@ -60,7 +60,7 @@ std::vector<GradientWatch::Off> GradientWatch::OffsOf(std::span<const Norm> norm
   }
   std::vector<Off> offs(norms.size());
   if (2 * noise.size() <= norms.size()) return offs;
-  // Of two, each is compared with the smaller one.
+  // Each of two is compared with the smaller one.
   const bool two = norms.size() == 2;
   const double usual_noise = two ? std::ranges::min(noise) : Median(noise);
   const double usual = two ? std::ranges::min(sample) : Median(sample);
@@ -183,7 +183,7 @@ std::string TextOf(const GradientWatch::Change& far) {
       far.worker, far.times);
 }
 
-// Of two parts of a worker the one that counts for more.
+// A worker with two parts counts by the larger one.
 std::vector<GradientWatch::Norm> NormsOf(const RoundRecord& record) {
   std::map<WorkerId, GradientWatch::Norm> norms;
   for (const ContributorRecord& part : record.contributors) {

@@ -144,7 +144,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   http::response<http::string_body> response_;
 };
 
-// By which this host may be called; what a browser on a strange page asks for is another name.
+// The names of this host; a browser on a strange page asks for another name.
 std::vector<std::string> NamesOfThisHost() {
   char name[256] = {};
   if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return {};

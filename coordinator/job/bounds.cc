@@ -16,8 +16,8 @@ constexpr double kDigestBytesPerSecond = 100e6;
 
 }  // namespace
 
-// The slowest path, as a round waits for the last of its members. Where nothing was measured
-// nothing is assumed, and the first rounds have what the time-out alone gives them.
+// The slowest path, as a round waits for the last of its members. Without a measurement nothing is
+// assumed, and the first rounds get the bounds of the time-out alone.
 void Bounds::NotePaths(std::uint64_t parameter_bytes, double slowest_bytes_per_second) {
   exchange_.reset();
   if (slowest_bytes_per_second <= 0) return;
@@ -34,8 +34,8 @@ Duration Bounds::OfOwner(const RecentLatency& latency, Duration least) const {
   return std::max({kLeastPublication, timeout_ / 4, 2 * exchange_.value_or(Duration{})});
 }
 
-// Well before an owner is blamed, so that the second one has a chance to be in time; late enough
-// that it seldom makes what nobody needs.
+// It comes well before an owner is blamed, so that the stand-in may be in time, and late enough to
+// be seldom useless.
 std::optional<Duration> Bounds::Hedge(std::size_t owners) const {
   const auto usual = publication_.Median();
   if (!usual || publication_.count() < std::min(kRoundsToHedge * owners, kSamplesToHedge)) {

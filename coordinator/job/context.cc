@@ -10,8 +10,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// With a checkpoint everything that workers would have to agree on is known already: they are
-// measured against it.
+// A checkpoint already has everything that workers would have to agree on: they are compared with
+// it.
 Agreement AgreedBy(const StartParameters& start) {
   const std::optional<JobState> resumed = NewestState(start);
   if (!resumed) return {};
@@ -78,7 +78,7 @@ std::optional<Leaving> Job::Take(std::deque<Leaving>& from) {
   return next;
 }
 
-// Said once for each time that it is missing, not at each event at which it still is.
+// Logged once each time the quorum is lost, not at each event without it.
 bool Job::HasQuorum() {
   const bool enough = members.CountLive() > 0 && members.CountPresent() >= min_workers();
   if (!enough && !waits_for_quorum()) Log(LogLevel::kWarning, "{}", QuorumText());

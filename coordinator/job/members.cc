@@ -23,13 +23,13 @@ void UnitTimes::Add(Duration unit) {
 }
 
 // In a part whose units take b beside their runs, those of a run of r take y = b (1 + c x), x = 1 /
-// r, and c is asked for. By least squares y - mean y = b c (x - mean x), where b = mean y / (1 + c
-// mean x), so c = xy / (xx - mean x * xy). The sums are added up over parts: a worker may be slower
-// in one part than in another, and that makes all of the part slower. Parts weigh by how much their
-// runs differ in length; where they hardly do, noise is all that is seen.
+// r, and c is the unknown. By least squares y - mean y = b c (x - mean x), where b = mean y / (1 +
+// c mean x), so c = xy / (xx - mean x * xy). The sums are added up over parts: a worker may be
+// slower in one part than in another, and that makes all of the part slower. Parts weigh by how
+// much their runs differ in length; where they hardly do, noise is all that is seen.
 //
-// Of runs of one length their median counts for all of them: a thread that has to wait for its
-// processor makes a few runs many times as long.
+// Runs of one length count with their median: a thread that waits for its processor makes a few
+// runs many times as long.
 void RunCost::Add(std::span<const Run> runs) {
   constexpr double kEnough = 32;  // about as many parts of runs of all lengths
   struct Length {

@@ -60,7 +60,7 @@ std::string Formation::Waiting() const {
 }
 
 bool Formation::Advance() {
-  // From the first look at the clock on: the times of a resumed job count from before.
+  // The wait begins at the first look at the clock, since the times of a resumed job began earlier.
   if (join_deadline_ == kNever) {
     join_deadline_ = job_->now() + FromSeconds(job_->start.config.job.join_timeout_s);
     begin_deadline_ = job_->start.journal.empty()
@@ -219,8 +219,8 @@ bool Formation::ConcludeTry() {
   return false;
 }
 
-// Those that do without the others are more than half: of two workers neither trains alone because
-// of a firewall between them.
+// The members that go on without the others are more than half: of two workers neither trains alone
+// because of a firewall.
 std::size_t Formation::LeastOf(std::size_t participants) const {
   return std::max<std::size_t>(job_->min_workers(),
                                std::max(participants, most_participants_) / 2 + 1);
@@ -232,9 +232,9 @@ bool Formation::ReachEachOther(const Member& a, const Member& b) const {
   return i == k || (reached_.Test(i, k) && reached_.Test(k, i));
 }
 
-// Of a pair that does not reach each other nobody else can tell which end it is: the one that
-// misses more goes. A worker that was in such a pair before is the likelier cause. Else one worker
-// could get all others evicted, one with each try.
+// For a pair that does not reach each other nobody else can tell which end is at fault: the one
+// that misses more goes. A worker that was in such a pair before is the likelier cause. Else one
+// worker could get all others evicted, one with each try.
 void Formation::LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed) {
   LOCKSTEP_CHECK(transports_.size() == 1, "workers are left out, and {} transports are to be tried",
                  transports_.size());
@@ -297,7 +297,7 @@ void Formation::Failed(const std::string& reason) {
   Form();
 }
 
-// Those that are left gather anew; what they have connected is built up again.
+// The remaining members gather again, and connect again.
 void Formation::OnOut(const MemberId&) {
   if (job_->phase() != Phase::kForming) return;
   job_->phase.Enter(Phase::kGathering);

@@ -52,8 +52,8 @@ std::string InitialBroadcast::Waiting() const {
                      Total() >> 20, root_->worker);
 }
 
-// The lowest id: what a run begins with does not depend on who came first. When they are
-// everywhere, only one who is live, whose parameters are still those.
+// The lowest id: what a run begins with does not depend on who came first. When all have them, the
+// root must be live, with parameters that are still those.
 void InitialBroadcast::Choose() {
   root_.reset();
   const MemberState may = completed_ ? MemberState::kLive : MemberState::kForming;
@@ -143,7 +143,7 @@ Status InitialBroadcast::OnGiven(Member& from, msg::Given message) {
   return {};
 }
 
-// One that gives now may still tell what it took of another's before.
+// The present root may still report what it stored of an earlier root's.
 Status InitialBroadcast::OnCheckpointTaken(Member& from, const msg::CheckpointTaken& message) {
   const auto found = receivers_.find(from.id);
   if (found == receivers_.end()) return {};

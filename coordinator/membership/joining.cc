@@ -169,8 +169,8 @@ Member* Joining::ChooseDonor(const Member& member, RoundId at,
   };
   for (Member& donor : job_->members.all()) {
     if (!donor.live() || donor.id == member.id) continue;
-    // It must hold all rounds whose commits the other will not get. Where shards have holders, who
-    // comes back takes the parameters from all of these.
+    // It must hold all rounds whose commits the other will not get. With replicas, a member that
+    // comes back takes the parameters from all of them.
     if (!rounds_->replicas().any() && donor.next < at) continue;
     if (job_->members.Broken(donor.id.worker, member.id.worker)) continue;
     if (best == nullptr || cost(donor) < cost(*best)) best = &donor;
@@ -219,9 +219,9 @@ bool Joining::MayBecomeLevel() const {
 }
 
 // A member that is behind only for its silence has whole parameters, until it copies others over
-// them. The doubt is only whether they are the same as the others'. With nobody live left no other
-// attempt of the round can have been applied by anybody who counts, so they are, when they contain
-// the one that is committed (I1). Its units of the open round went to others.
+// them. The doubt is only whether they are the same as the others'. With nobody live, no counting
+// member can have applied another attempt of the round. So they are the common ones when they
+// contain the committed attempt (I1). Its units of the open round went to others.
 bool Joining::ReadmitApplied() {
   const CommittedRound* committed = rounds_->committed();
   if (committed == nullptr || committed->closed()) return false;
@@ -248,8 +248,8 @@ bool Joining::LacksCommitted(const Member& member, RoundId committed) {
          member.state != MemberState::kBehindApplied && member.next == committed;
 }
 
-// Its answer comes after its reports of the attempts that it knew. Of those before the last one it
-// has promised the same when they were given up.
+// Its answer comes after its reports of the attempts that it knew. Earlier attempts were covered by
+// the same promise when they were given up.
 void Joining::AskBehind() {
   LOCKSTEP_CHECK(job_->members.CountLive() == 0, "I1: a member behind is asked before live ones");
   const CommittedRound* committed = rounds_->committed();

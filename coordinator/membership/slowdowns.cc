@@ -9,7 +9,7 @@
 namespace lockstep::coordinator {
 namespace {
 
-// For the summary: a schedule of many short ones is cut.
+// The summary has at most so many: a schedule of many short ones is cut.
 constexpr std::size_t kMostNoted = 256;
 
 // A worker's own slow-down holds for it alone. The text names the worker, except where that would

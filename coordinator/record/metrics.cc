@@ -46,7 +46,7 @@ std::string One(const char* name, const char* type, const char* help, Value valu
   return Head(name, type, help) + fmt::format("{} {}\n", name, value);
 }
 
-// One line for each worker that was ever there.
+// Each worker that was ever there has one line.
 template <class ValueOf>
 std::string OfWorkers(const JobStatus& status, const char* name, const char* type, const char* help,
                       ValueOf value_of) {
@@ -73,7 +73,7 @@ std::string JobText(const JobStatus& status) {
           "Since the job's start, without the time between a stop and its resume.", status.seconds);
   text += One("lockstep_round", "gauge", "The open round.", status.round.value);
   text += One("lockstep_epoch", "gauge", "The epoch that it is in.", status.epoch.value);
-  // Of this process: one that goes on before where the last one ended would count twice.
+  // Counts of this process: counts that continued over a resume would count rounds twice.
   const Totals& before = status.resumed.totals;
   text += One("lockstep_rounds_total", "counter", "Closed rounds, since the coordinator's start.",
               status.totals.rounds - before.rounds);

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Beyond these no job comes; within them nobody's arithmetic overflows.
+// No job exceeds these limits; within them no arithmetic of a reader overflows.
 constexpr std::uint64_t kMaxPosition = std::uint64_t{1} << 40;
 constexpr double kMaxSeconds = 1e9;
 constexpr std::uint64_t kMostUnits = 65536;
@@ -97,7 +97,7 @@ void ReadWork(const Json& line, RoundRecord* record) {
   record->requeued = RangesOf(line.at("requeued"));
 }
 
-// Of a mean the line has no more than what it has come to.
+// The line has only the value of a mean.
 std::vector<Metric> MetricsOf(const Json& metrics) {
   std::vector<Metric> read;
   for (const auto& [name, values] : metrics.items()) {

@@ -31,8 +31,8 @@ constexpr const char* kTimeline = "timeline.json";
 // More than a summary takes.
 constexpr off_t kRoomBytes = 1 << 20;
 
-// Somebody may have removed what was opened, and have put another one in its place: what is written
-// would be nobody's, or another job's.
+// The opened file may have been removed and replaced by another. Then writes would be lost, or go
+// to another job.
 Status StillAt(const fs::path& path, int opened) {
   struct stat named {};
   struct stat ours {};
@@ -47,8 +47,8 @@ Status StillAt(const fs::path& path, int opened) {
                                            gone ? "removed" : "replaced by another")};
 }
 
-// Of the round after which a job goes on; `kept` has the bytes before it. Samples that were dropped
-// only because no further round came are not dropped after all.
+// Takes the record of the round after which a job goes on; `kept` has the bytes before it. Samples
+// that were dropped only because no further round came are not dropped after all.
 void TakeUpAgain(RoundRecord& record, RunDirectory::Kept* kept) {
   std::vector<SampleRange> skipped;
   for (const SkippedRecord& part : record.skipped) {
@@ -134,7 +134,7 @@ Status RunDirectory::Begin() {
     if (numbered && entry.path().extension() == ".json") return refused(kRest);
   }
   RemovePartialFiles();
-  // Of a job that has failed before its first round.
+  // A job that failed before its first round has left a summary.
   fs::remove(path_ / kSummary, ignored);
   return {};
 }

@@ -25,7 +25,7 @@ std::string NameOf(std::uint64_t track) {
   return fmt::format("worker {}", track - 1);
 }
 
-// Those of a worker stand together; what is sent behind the units, exchanges behind the rounds.
+// A worker's tracks stand together: bytes sent after units; and exchanges come after rounds.
 std::uint64_t PlaceOf(std::uint64_t track) {
   return track < kSendsTracks ? 2 * track : 2 * (track - kSendsTracks) + 1;
 }

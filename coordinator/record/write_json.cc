@@ -258,7 +258,7 @@ std::string EvaluationLine(const EvaluationRecord& record) {
 
 namespace {
 
-// By hand, too, as Json::dump(2) has it: 256 workers have 65,280 paths.
+// Written by hand, as Json::dump(2) would: 256 workers have 65,280 paths.
 std::string PathsText(const std::vector<PathRecord>& paths) {
   LineWriter out;
   const char* before = "[\n";
@@ -279,8 +279,7 @@ std::string PathsText(const std::vector<PathRecord>& paths) {
   return out.Take();
 }
 
-// How much of the exchange of contributions took place while they were still computed; why there is
-// no such figure, where there is none.
+// The share of the exchange that overlapped with computation, or why there is no such figure.
 Json OverlapJson(const JobResult& result) {
   if (result.sent.bytes > 0) {
     return {{"share",

@@ -16,7 +16,7 @@ constexpr std::uint32_t kRoundsToKnow = 8;
 // A change is worth it below this fraction of the present algorithm's time.
 constexpr double kClearly = 0.8;
 
-// Of a message at either end: a few system calls and a wake-up.
+// The cost of a message at either end: a few system calls and a wake-up.
 constexpr double kMessageSeconds = 10e-6;
 constexpr double kRidesBytes = 32 << 10;  // worker::MachineConfig::inline_bytes
 // As worker/core/routed_sums.cc cuts.

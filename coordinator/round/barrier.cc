@@ -16,8 +16,8 @@ constexpr std::uint32_t kExtensions = 3;
 }  // namespace
 
 // A replica that has to copy a shard first may take as long as a member that catches up, but it
-// answers pings meanwhile, if not as soon. One that is wrongly held for stopped then costs more
-// copies, and those are as slow.
+// answers pings meanwhile, if not as soon. A wrong verdict then costs more copies, and those are as
+// slow.
 Barrier::Barrier(const Job* job, const msg::Commit& commit, bool copies)
     : job_(job),
       from_(job->now()),

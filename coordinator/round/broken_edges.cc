@@ -13,7 +13,7 @@
 namespace lockstep::coordinator {
 namespace {
 
-// In liveness.timeout / kMending a link that was merely reset is there again.
+// A link that was only reset works again within liveness.timeout / kMending.
 constexpr int kMending = 4;
 
 // The members from which `member` may still have to take something.
@@ -38,8 +38,9 @@ std::vector<MemberId> SourcesOf(const msg::Commit& commit, const MemberId& membe
 Status BrokenEdges::OnUnreachable(Member& from, const msg::Unreachable& message) {
   if (message.peer.worker == from.id.worker) return Violation("cannot reach itself");
   Member* peer = job_->members.Find(message.peer);
-  // Also of one that is behind or connects: it will need its peers once it is back. And while the
-  // job is formed: what is lost between a worker's Reached and the first round stays lost.
+  // A member that is behind or connecting counts too: it will need its peers once it is back. And
+  // while the job is formed: what is lost between a worker's Reached and the first round stays
+  // lost.
   const bool matters = job_->phase() == Phase::kForming || job_->phase() == Phase::kTraining;
   if (!matters || peer == nullptr || from.leaving) return {};
   if (!job_->members.AddBrokenEdge(from.id.worker, peer->id.worker)) return {};
@@ -80,8 +81,8 @@ std::optional<BrokenEdges::Found> BrokenEdges::Find(std::span<const MemberId> me
   return found;
 }
 
-// A member that is put out comes back once it reaches all. With holders it is put behind instead,
-// and sooner: it stays connected, and copies the parameters when the link is there again.
+// A member that is put out comes back once it reaches all. With replicas it is put behind instead,
+// and sooner: it stays connected, and copies the parameters when the link works again.
 bool BrokenEdges::Resolve(const Found& found, std::span<const MemberId> eligible,
                           const StateReplicas& replicas) {
   Member& worst = job_->members.at(found.worst.worker);
@@ -126,8 +127,8 @@ std::vector<MemberId> BrokenEdges::Avoiding(std::vector<MemberId> candidates) co
 }
 
 // Before the commit a new owner costs only a map, so any broken edge to an owner is reason enough,
-// if some member has none. Where sums are passed on, any broken edge at all is. Nobody with one
-// owns again: the same map would be made at each event, for as long as the edge is broken (I6).
+// if some member has none. Where sums are passed on, any broken edge at all is. No member with a
+// broken edge owns again: the same map would be made at each event while it is broken (I6).
 std::vector<WorkerId> OwnersToAvoid(const OwnerMap& owners, std::span<const std::uint32_t> counts) {
   const auto reaches_all = [&](WorkerId worker) { return counts[worker.value] == 0; };
   const bool whole =

@@ -88,8 +88,8 @@ CommitDraft NextAttempt(const CommittedRound& committed, OwnerMap owners) {
   return draft;
 }
 
-// In the first attempt as in a later one the scalars of the update are computed once for all (I1),
-// and the sampler settles what is counted (I2).
+// Every attempt computes the update's scalars once for all (I1), and the sampler settles the
+// counted samples (I2).
 Result<CommitDraft> CompleteDraft(CommitDraft draft, const RoundWork& work, const Job& job,
                                   const Planner& planner, bool stopping) {
   msg::Commit& commit = draft.commit;
@@ -107,15 +107,15 @@ Result<CommitDraft> CompleteDraft(CommitDraft draft, const RoundWork& work, cons
     for (const UnitTiming& timing : sealed.units) draft.settled.push_back(timing.unit.range);
   }
   LOCKSTEP_CHECK(commit.samples > 0, "round {} is committed over nothing", commit.round);
-  // I2: the gradient is divided by what is really in it, in one place for all. Of nothing but units
-  // that count for nothing, as batches without a token to predict, the sum is zero.
+  // I2: the gradient is divided by what is really in it, in one place for all. If all units have
+  // weight zero, as batches without a token to predict, the sum is zero.
   const double scale = divisor > 0 ? 1.0 / static_cast<double>(divisor) : 0;
   commit.scale = static_cast<float>(scale);
   commit.loss = divisor > 0 ? loss / static_cast<double>(divisor) : 0;
   SetSteps(job, planner, &draft);
   // Skipped samples are not served again.
   for (const RoundWork::Skipped& part : work.skipped()) draft.settled.push_back(part.range);
-  // Of the whole commit at once, so that an overlap of any two parts is found here (I2).
+  // Settles the whole commit at once, so that an overlap of any two parts is found here (I2).
   draft.after.Settle(draft.settled);
   draft.epoch_ended = draft.after.epoch() != commit.epoch;
   draft.last = stopping || IsLast(job.start.config.job, commit.round, draft.after);

@@ -15,7 +15,7 @@ namespace {
 constexpr int kUnits = 10;  // that may pass, as without a finished unit
 // After the first that has applied it, whatever that took.
 constexpr Duration kLeastAway = std::chrono::milliseconds(250);
-// So many further attempts are made at a round of which nothing comes though everybody lives.
+// The most further attempts at a round that fails though all members live.
 constexpr std::uint32_t kHopelessAttempts = 3;
 
 template <class Range, class Value, class Projection = std::identity>
@@ -80,8 +80,7 @@ void CommittedRound::Enter(Phase phase) {
   phase_ = phase;
 }
 
-// Only live members are waited for: who catches up gets the round by copying, who is behind is on
-// its way to that.
+// Only live members are awaited: a member that catches up or is behind gets the round by copying.
 bool CommittedRound::MustApply(const Member& member) const {
   if (!member.live() || member.next > commit_.round) return false;
   return std::ranges::binary_search(commit_.members, member.id);
@@ -130,7 +129,7 @@ std::string CommittedRound::NotFinite() const {
   return text;
 }
 
-// Of who is out the units are computed again as it is.
+// Units of a member that is out are computed again anyway.
 void CommittedRound::LeaveOutNotFinite() {
   for (const std::size_t i : not_finite_) {
     const CommittedPart& part = commit_.parts[i];
@@ -140,7 +139,8 @@ void CommittedRound::LeaveOutNotFinite() {
 
 // --- what members say
 
-// Of an older attempt it is stale. Of a later one it cannot be: only a commit says which there are.
+// A message about an older attempt is stale. There can be none about a later one, since only a
+// commit announces it.
 Status CommittedRound::OnPublished(Member& from, const msg::Published& message) {
   if (message.attempt > commit_.attempt) return Violation("published an attempt to come");
   if (message.attempt < commit_.attempt) return {};
@@ -274,8 +274,8 @@ void CommittedRound::JudgeReplicas() {
 }
 
 // New owners may lack what a stopped contributor has not sent them: the round is made without its
-// part, which costs no more than that is computed again. Not where nobody would be left who has the
-// parameters, or the state's last copy: both are waited for.
+// part, which costs no more than that is computed again. This does not happen where nobody else has
+// the parameters or the state's last copy: both are awaited.
 void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& silent) {
   if (commit_.attempt == Attempt(0) || publication_.complete()) return;
   std::vector<MemberId> members;
@@ -294,14 +294,14 @@ void CommittedRound::PutSilentContributorsBehind(const std::vector<WorkerId>& si
 }
 
 // They may have said that they have the new parameters, and have stopped since: as they are
-// connected, others would wait for them. The same parameters are to be had elsewhere.
+// connected, others would wait for them. Other members have the same parameters.
 void CommittedRound::PassOverSilentReplicas() {
   const Barrier::Decision decision = barrier_->OnFetchDeadline();
   for (const WorkerId worker : decision.ping) job_->Ping(worker);
   TellSilent(decision.silent);
 }
 
-// Of one whose connection has ended its peers know.
+// Peers notice a closed connection themselves.
 void CommittedRound::TellSilent(const std::vector<WorkerId>& silent) {
   const std::vector<MemberId> to = Exchanging();
   for (const WorkerId worker : silent) {
@@ -331,7 +331,7 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
   slot.answer = Answer::kUnasked;
   CountToApply();
   const bool owned = publication_.Owns(member);
-  // Its shard can be had elsewhere.
+  // Others have its shard.
   const Publication::StandIn* stand_in = publication_.StandInFor(member);
   const bool stood_in =
       stand_in != nullptr && stand_in->published && !Contains(been_out_, stand_in->by);
@@ -362,7 +362,7 @@ void CommittedRound::OnOut(const MemberId& member, const std::string& why) {
 
 // --- deadlines
 
-// How long nobody may publish or apply the round.
+// The time without a publication or application that the round may have.
 Duration CommittedRound::ApplyPatience() const {
   // The sums are as many bytes over the same links as the contributions were: what these took,
   // those may take, also in the first round.
@@ -380,13 +380,13 @@ Duration CommittedRound::UnitPatience() const {
   return patience;
 }
 
-// When nothing has happened for so long that neither units nor links can be why.
+// The time after which neither units nor links explain the lack of progress.
 Time CommittedRound::HopelessFrom(Duration runs) const {
   return moved_at_ + std::max({job_->bounds.Stuck(), ApplyPatience(), runs});
 }
 
-// When those who have not applied the round are late: others have, or all could have. `runs`: how
-// long they may be in runs that they cannot leave.
+// The time when members without the round are late: others have it, or all could have it. `runs`:
+// how long they may be in runs that they cannot leave.
 Time CommittedRound::LateFrom(bool last, Duration runs) const {
   const bool applied = past_ > 0;  // who lacks the round can copy it
   if (last && applied) return moved_at_ + ApplyPatience();
@@ -395,7 +395,7 @@ Time CommittedRound::LateFrom(bool last, Duration runs) const {
     return std::max(*first_applied_at_, moved_at_) +
            std::max({ApplyPatience(), 2 * (*first_applied_at_ - committed_at_), runs});
   }
-  // Until all sums are there it is the owners that are waited for.
+  // Until all sums are there the owners are awaited.
   return publication_.complete() || phase_ == Phase::kFromHolders ? HopelessFrom(runs) : kNever;
 }
 
@@ -481,7 +481,7 @@ CommittedRound::Outcome CommittedRound::Check(bool last) {
   return Outcome::kGoesOn;
 }
 
-// Where somebody has the round, who is late copies it; but in the last round no later commit would
+// Where another member has the round, a late one copies it. In the last round no later commit would
 // tell it that it is late. Where nobody has it, nothing is known to be missing, and still there is
 // no progress. Then a member that turns out to hold the sums helps the others, or another attempt
 // is made. Holders that do not even apply what they hold are of no use.
@@ -506,8 +506,8 @@ void CommittedRound::GiveUpOnLate(bool last) {
   EvictStuck("applied");
 }
 
-// Whether a further attempt may help: so many came to nothing though everybody lived. Without a
-// bound they could go on for ever (I6).
+// Bounds the further attempts that may come to nothing though all members live. Without a bound
+// they could go on for ever (I6).
 bool CommittedRound::TryOnceMore() { return hopeless_attempts_++ < kHopelessAttempts; }
 
 // Nothing moves, and nothing else is left to try. While others take the sums from holders only
@@ -558,7 +558,7 @@ void CommittedRound::JudgeOwners() {
   if (!decision.fail_over.empty()) BeginFailover(decision.fail_over);
 }
 
-// Nobody closes a round whose result is open: a fail-over is decided first.
+// A round with an open result is not closed: the fail-over is decided first.
 void CommittedRound::Close() {
   LOCKSTEP_CHECK(!closed() && !failing_over() && !undecided(), "round {} is closed in phase {}",
                  round(), static_cast<int>(phase_));

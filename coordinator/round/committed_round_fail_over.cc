@@ -57,8 +57,8 @@ bool CommittedRound::AskWhoHolds() {
   return true;
 }
 
-// Returns the members that are known to hold all sums of the attempt. Also who applied it: it keeps
-// them until the round is closed, and longer once it is named.
+// Returns the members that are known to hold all sums of the attempt. Members that applied it hold
+// the sums until the round is closed, and longer once they are named.
 std::vector<MemberId> CommittedRound::SumHolders() const {
   std::vector<MemberId> holders;
   for (const Member& member : job_->members.all()) {
@@ -77,7 +77,7 @@ void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
                  member.id.worker);
   job_->Send(member, msg::TakeSums{commit_, holder});
   slot.takes_from = holder;
-  // With it no promise stands. Should the holder go, it is asked anew.
+  // The order voids its promise. Should the holder go, it is asked anew.
   if (slot.answer == Answer::kWaiting) {
     LOCKSTEP_CHECK(answers_missing_ > 0, "round {}: an answer is awaited that is not counted",
                    round());
@@ -86,16 +86,16 @@ void CommittedRound::SendToHolder(Member& member, const MemberId& holder) {
   if (slot.answer != Answer::kYes) slot.answer = Answer::kUnasked;
   if (IsOneOf(sum_holders_, holder)) return;
   sum_holders_.push_back(holder);
-  // Once it has applied the round it would give back others' sums when that is closed.
+  // It would drop others' sums when the round it has applied is closed.
   Member* named = job_->members.Find(holder);
   if (named != nullptr && named->next > round()) {
     job_->Send(*named, msg::TakeSums{commit_, holder});
   }
 }
 
-// False: nobody is known to hold all sums of the attempt.
-// Somebody that holds the sums is the truth (I1). Each member is sent to a holder that it reaches;
-// who reaches none cannot follow, and catches up from whoever has applied the round by then.
+// False: nobody is known to hold all sums of the attempt. A member that holds the sums is the truth
+// (I1). Each member is sent to a holder that it reaches; who reaches none cannot follow, and
+// catches up from whoever has applied the round by then.
 bool CommittedRound::TakeFromHolders() {
   const std::vector<MemberId> holders = SumHolders();
   if (holders.empty()) return false;
@@ -166,8 +166,8 @@ void CommittedRound::AvoidBrokenHolders() {
 }
 
 // A live member that is past the round has copied its parameters from one that had applied it. So
-// the attempt is a part of the truth, whoever still has its sums: a further one would take it back.
-// Members that lack it copy as well.
+// the attempt is a part of the truth: a further one would take it back. Members that lack it copy
+// as well.
 bool CommittedRound::IsInParameters() {
   LOCKSTEP_CHECK(failing_over(), "round {} does not fail over", round());
   const auto past = std::ranges::find_if(job_->members.all(), [&](const Member& member) {
@@ -210,8 +210,8 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
   if (TakeFromHolders()) return Outcome::kGoesOn;
   const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
   if (answered == 0 && answers_missing_ > 0 && job_->now() < fenced_at_ + job_->bounds.Stuck()) {
-    // Nobody is there to go on with; liveness will say who is lost. A member that is heard but does
-    // not answer in all that time never will.
+    // No member is there to go on with; liveness will say who is lost. A member that is heard but
+    // does not answer in all that time never will.
     fence_until_ = job_->now() + job_->bounds.Answer();
     return Outcome::kGoesOn;
   }

@@ -26,8 +26,8 @@ void Delivery::SetOwners(const OwnerMap& map, const Members& members) {
   for (std::uint32_t c = 0; c < slots_; ++c) CountMissing(c, members);
 }
 
-// Not needed are the receipts of itself and of owners that have mapped its arena: they read the
-// part where it lies, sealed means delivered.
+// The contributor itself and owners that have mapped its arena send no receipts: they read the part
+// where it lies, so sealed means delivered.
 void Delivery::CountMissing(std::uint32_t contributor, const Members& members) {
   std::uint32_t missing = 0;
   for (std::size_t i = 0; i < owners_.words(); ++i) {
@@ -62,7 +62,7 @@ bool Delivery::AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part) 
   return --missing_[key] == 0;
 }
 
-// For blame and for people; whether a part is delivered is asked without a pass over the owners.
+// Used for blame and texts; whether a part is delivered is known without a pass over the owners.
 std::vector<WorkerId> Delivery::Missing(WorkerId contributor, PartIndex part) const {
   std::vector<WorkerId> owners;
   for (std::uint32_t o = 0; o < slots_; ++o) {

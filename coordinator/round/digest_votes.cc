@@ -7,8 +7,8 @@
 namespace lockstep::coordinator {
 
 // A vote for another slice is a vote for another value: members that are a round apart without
-// knowing it would otherwise seem to agree. Of rounds before the two latest nothing is counted any
-// more; whoever speaks of them lags, and is found by that. Without a strict majority among all who
+// knowing it would otherwise seem to agree. Rounds before the two latest are not counted any more;
+// a member that reports them lags, and is found by that. Without a strict majority among all who
 // will vote nobody is believed, but that is said only when all have: the ones that are missing may
 // still make one.
 DigestVotes::Outcome DigestVotes::Add(const MemberId& member, RoundId round, std::uint32_t slice,
@@ -62,7 +62,7 @@ std::optional<DigestRecord> DigestVotes::Leading(RoundId round) const {
   return std::nullopt;
 }
 
-// The same round again has another result, so what was said of it says nothing any more.
+// A further attempt has another result, so earlier votes are void.
 void DigestVotes::Forget(RoundId round) {
   std::erase_if(rounds_, [round](const Round& r) { return r.round == round; });
 }

@@ -112,8 +112,8 @@ Status OpenRound::OnSealed(Member& from, const msg::Sealed& message) {
   return {};
 }
 
-// From when on the worker can have computed, by the clock that runs on while this process stands.
-// Work that goes on from a round before was given out when it had stopped for less.
+// The time from which the worker can have computed, by the clock that runs on while this process
+// stands. Work that goes on from a round before was given out when it had stopped for less.
 Time OpenRound::GivenAt(WorkerId worker) const {
   const WorkerShare* share = work_.Share(worker);
   const policies::WorkerView* view = work_.WorkerViewOf(worker);
@@ -138,8 +138,8 @@ Status OpenRound::OnReceipts(const Member& from, const msg::Receipts& message) {
   return work_.OnReceipts(from.id, message, job_->now());
 }
 
-// To a fence the answer says that the worker holds nothing any more: only then may it be given
-// units of this round again. To a revoke it names what comes back.
+// The answer to a fence says that the worker holds nothing any more: only then may it be given
+// units of this round again. The answer to a revoke names the units that come back.
 Status OpenRound::OnRevoked(const Member& from, const msg::Revoked& message) {
   if (message.round != round()) return {};
   if (message.fenced) {
@@ -186,7 +186,7 @@ void OpenRound::PlaceUnassigned() {
   PlaceUnassigned();
 }
 
-// In this order: what changes the round by itself comes before the policy sees it, so that its
+// The order matters: changes of the round itself come before the policy sees it, so that its
 // verdict is about the round as it will stay.
 std::optional<policies::ClosingVerdict> OpenRound::Advance(Time may_close_from) {
   if (owners_stale_) ReplaceOwners({}, "an owner is out");
@@ -228,7 +228,7 @@ std::optional<policies::ClosingVerdict> OpenRound::AskPolicy(Time may_close_from
   return closing;
 }
 
-// Whether the verdict can be carried out; sorts its parts into the order of summation (I3).
+// Checks whether the verdict can be carried out; sorts its parts into the order of summation (I3).
 bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
   std::vector<policies::PartChoice>& parts = verdict->parts;
   if (!work_.unassigned().empty() || parts.empty()) return false;
@@ -254,8 +254,8 @@ bool OpenRound::CanCommit(policies::ClosingVerdict* verdict) {
       said_weight_refused_ = true;
       return false;
     }
-    // A contributor has the previous round whole, and this commit closes it. In a relaxed round
-    // that does not follow from having computed something.
+    // A contributor has the previous round whole, and this commit closes it. In a relaxed round a
+    // contribution does not prove that.
     if (work_.relaxed() && job_->members.at(parts[i].worker).next < round()) return false;
     samples += part->samples;
   }
@@ -271,7 +271,7 @@ Time OpenRound::NextDeadline() const {
   return std::min({look_again_, receipts_.Next(work_), moves_.NextDeadline()});
 }
 
-// In the policy's own words where it is the policy that waits.
+// The policy's own words are used where the policy waits.
 std::string OpenRound::Waiting() const {
   if (!work_.unassigned().empty()) {
     return fmt::format("{} units of round {} wait for a worker that can take them",
@@ -293,7 +293,7 @@ void OpenRound::CheckReceipts() {
 }
 
 // The owners that are left keep what can be kept: who has receipts already need not fetch anew.
-// Only when none of them is usable others are taken.
+// Others are taken only when none of them is usable.
 void OpenRound::ReplaceOwners(const std::vector<WorkerId>& silent, const std::string& why,
                               const std::vector<WorkerId>& avoided) {
   for (const WorkerId worker : silent) job_->members.at(worker).owner_trial.Fail(round());

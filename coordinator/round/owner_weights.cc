@@ -13,7 +13,8 @@ constexpr Duration kReceiptNoise = std::chrono::milliseconds(20);
 constexpr std::uint32_t kSlowRounds = 8;    // in a row, to lose half the weight
 constexpr std::uint32_t kQuickRounds = 32;  // in a row, to get it back
 constexpr std::uint32_t kLateRounds = 4;    // more than others, to lose all of it
-// In a row, to own again; doubled each time it turned out too early, so that the map comes to rest.
+// Rounds in a row until it may own again; doubled each time that was too early, so that the map
+// comes to rest.
 constexpr std::uint32_t kPromptRounds = 32;
 constexpr std::uint32_t kMostDoublings = 6;
 
@@ -99,8 +100,8 @@ bool OwnerWeights::TurnsSlow(const LinkResponse& response, Duration usual_receip
     --slot->late_rounds;
   }
   if (slot->late_rounds < kLateRounds) return false;
-  // Out of what it took while the link carried an owner's traffic: half of that is the mark for
-  // being quick again.
+  // Half of the time that it took while the link carried an owner's traffic is the mark for being
+  // quick again.
   slot->delivery_when_slow = slot->delivery;
   ++slot->times_slow;
   return true;

@@ -10,8 +10,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// By the worker's own clock at both ends: how long a message was on its way is no unit's time. Nor
-// is what its run has cost: the units of short runs would seem slower than those of long ones.
+// Both ends are by the worker's own clock: a message's delay is no unit's time. Nor is what its run
+// has cost: the units of short runs would seem slower than those of long ones.
 void NoteUnits(const msg::Sealed& sealed, Member* from) {
   Duration took{};
   double units = 0;
@@ -31,7 +31,7 @@ void NoteUnits(const msg::Sealed& sealed, Member* from) {
   from->unit_times.Add(FromSeconds(Seconds(took) / units));
 }
 
-// Out of runs of different lengths it is learnt what a run costs beside its units.
+// Runs of different lengths show what a run costs beside its units.
 void NoteRuns(const msg::Sealed& sealed, RunCost* cost) {
   std::vector<RunCost::Run> runs;
   auto unit = sealed.units.begin();

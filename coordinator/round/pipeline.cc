@@ -37,7 +37,7 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
 // quorum, it is the committed round itself, which a newcomer may complete.
 std::optional<RoundId> Pipeline::JoinAt() const {
   if (!begun()) return std::nullopt;
-  // Nobody gets in any more; who was left behind may still copy what the job ended with.
+  // No member gets in any more; one that is behind may still copy the job's final state.
   if (done_) return committed_ ? std::optional(committed_->round().Next()) : std::nullopt;
   if (failing_over()) {
     if (committed_->phase() != CommittedRound::Phase::kStalled) return std::nullopt;
@@ -47,7 +47,7 @@ std::optional<RoundId> Pipeline::JoinAt() const {
   return open_->round();
 }
 
-// Of the round that JoinAt names.
+// The plan of the round that JoinAt names.
 const Plan& Pipeline::JoinPlan() const {
   return failing_over() ? committed_->work().plan() : open_->work().plan();
 }
@@ -100,7 +100,7 @@ Status Pipeline::OnPublished(Member& from, const msg::Published& message) {
   return round->OnPublished(from, message);
 }
 
-// Also of closed rounds: a member that lags says so round by round, and that moves its `next` on.
+// Closed rounds count too: a member that lags reports round by round, and that moves its `next` on.
 // The open round is possible only when it was committed before and is open again. Then nobody else
 // will have the sender's parameters (I1).
 Status Pipeline::OnApplied(Member& from, const msg::Applied& message) {
@@ -247,8 +247,8 @@ Decision Pipeline::Decide() {
   return {};
 }
 
-// Only a quorum may try again or begin anew (I5): with less the round is stalled until somebody
-// comes, and who comes is asked first whether it holds the sums.
+// Only a quorum may try again or begin again (I5). With less the round is stalled until a member
+// comes, which is asked first whether it holds the sums.
 Decision Pipeline::CheckCommitted() {
   if (!committed_ || committed_->closed()) return {};
   if (committed_->phase() == CommittedRound::Phase::kStalled && !job_->HasQuorum()) return {};
@@ -383,7 +383,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   }
   open_.reset();
 
-  // Only a first attempt carries work on: in a later one all that was begun since is void.
+  // Only a first attempt carries work on: in a later one all work since is void.
   const RoundWork& work = committed_->work();
   std::optional<CarriedWork> carried;
   std::vector<WorkerId> carried_workers;
@@ -395,7 +395,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
     sampler_ = committed_->before();
     sampler_->Settle(draft.settled, work.RangesOf(carried_workers));
   }
-  // Also who is catching up: it applies to what it copies as soon as it can.
+  // Members that catch up get it too: they apply it to their copy as soon as they can.
   commit.members = job_->members.Exchanging();
   std::optional<PlannedRound> next;
   if (!draft.last) {
@@ -424,8 +424,8 @@ void Pipeline::MakeCommit(CommitDraft draft) {
 ClosedRound Pipeline::CloseCommitted() {
   LOCKSTEP_CHECK(committed_, "no round is committed that could be closed");
   committed_->Close();
-  // Not sooner: whom another one has stood in for publishes all the same, later than all others,
-  // and would pass for quick by not being there.
+  // This comes late on purpose: an owner with a stand-in publishes all the same, later than all
+  // others, and would seem quick by its absence.
   if (committed_->publication().complete() && committed_->commit().owners.direct()) {
     const auto [owners, took] = committed_->publication().Times();
     planner_.NotePublished(owners, took);
@@ -442,8 +442,8 @@ ClosedRound Pipeline::CloseCommitted() {
           .never_counted = follows ? 0 : sampler_->given_back()};
 }
 
-// From its last part until all had applied it: that much of the exchange nothing hides. Of a first
-// attempt that everybody got.
+// The time from its last part until all had applied it: the part of the exchange that nothing
+// hides. Only first attempts that everybody got count.
 void Pipeline::NoteExchange() {
   const msg::Commit& commit = committed_->commit();
   if (!committed_->applied_at() || commit.attempt.value > 0) return;
@@ -493,13 +493,13 @@ void Pipeline::SendCommit(const msg::Commit& commit, const std::vector<MemberId>
   }
 }
 
-// Not at once: what is computed already is worth more than the time it takes to commit it.
+// The commit waits a little: work that is computed already is worth more than that time.
 void Pipeline::StopSoon(Time until) {
   stopping_ = true;
   stop_at_ = until;
 }
 
-// One reason, the most pressing one: what has to be over before the next one matters.
+// Gives the most pressing reason: the one that has to be over before the next one matters.
 std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (unsettled()) return committed_->barrier()->Waiting();

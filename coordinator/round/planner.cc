@@ -19,13 +19,13 @@
 namespace lockstep::coordinator {
 namespace {
 
-// Those that have contributed to one of the two rounds before this one. Not only the last one: a
-// rule that leaves one out each round would otherwise never rely on whom it left out.
+// Members that have contributed to one of the two rounds before this one. One round is not enough:
+// a rule that leaves one worker out each round would never rely on that one otherwise.
 bool ContributedLately(const Member& member, RoundId round) {
   return member.contributed && member.contributed->value + 2 >= round.value;
 }
 
-// For people: "worker 0 (2), 3 (1)", each with the size of its share beside the others'.
+// A text for people: "worker 0 (2), 3 (1)", each with the size of its share beside the others'.
 std::string SharesText(const std::vector<OwnerShare>& shares) {
   constexpr std::size_t kMost = 16;
   std::string text = "worker";
@@ -36,10 +36,10 @@ std::string SharesText(const std::vector<OwnerShare>& shares) {
   return text;
 }
 
-// How the links of all that have sealed a part or own did in this round; `control` is left open.
-// An owner's response is the lower quartile over its contributors: a receipt takes two, and a few
-// slow contributors say nothing about the owner. A contributor that is still not delivered counts
-// with the time that has passed, so that who never answers does not look quick.
+// The links in this round of all members that have sealed a part or own; `control` is left open. An
+// owner's response is the lower quartile over its contributors: a receipt takes two, and a few slow
+// contributors say nothing about the owner. A contributor that is still not delivered counts with
+// the time that has passed, so that who never answers does not look quick.
 std::vector<LinkResponse> LinkResponses(const RoundWork& work, Time now) {
   const PartIndex first(0);
   std::vector<LinkResponse> responses;
@@ -93,9 +93,9 @@ std::vector<LinkResponse> LinkResponses(const RoundWork& work, Time now) {
 // round. Coarse: a lost or returned unit is a small matter.
 constexpr std::uint64_t kFineUnits = 64;
 constexpr std::uint64_t kCoarseUnits = 4;
-// Where units are computed one by one each costs a run besides.
+// Units that are computed one by one each cost a run besides.
 constexpr std::uint64_t kSingleUnits = 8;
-// Of a round: each is an entry of its record.
+// The most in a round: each is an entry of its record.
 constexpr std::uint64_t kMostFineUnits = 4096;
 constexpr std::uint64_t kMostUnits = 65536;  // as job.units: a plan names each of them
 
@@ -202,7 +202,7 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
   return level.empty() ? live : level;
 }
 
-// Nobody has a share yet: what a rule knows of them is what earlier rounds have shown.
+// No member has a share yet: a rule knows them from earlier rounds.
 std::vector<policies::WorkerView> Planner::ViewsOf(const std::vector<MemberId>& members,
                                                    const PlannedUnits& planned) const {
   const auto units = static_cast<std::uint32_t>(planned.units.size());
@@ -317,7 +317,7 @@ PlannedUnits Planner::PlanUnits(const std::optional<CarriedWork>& carried, std::
   return planned;
 }
 
-// In this order: who may compute, what there is to compute, who gets how much of it, and who owns.
+// The order is: who may compute, what there is to compute, who gets how much of it, and who owns.
 // Ownership does not follow the units: who has none this time may still sum for the others. A round
 // that is planned once more gets a version above the one before, so that neither its plan nor its
 // owner map is taken for the older one.
@@ -420,8 +420,8 @@ ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
   return job_->members.AnyBroken() ? ExchangeAlgorithm::kDirect : chosen;
 }
 
-// Out of the probes of the paths, and of how long messages to the coordinator take. A pass over all
-// pairs, so only when there are others.
+// Measured by the probes of the paths, and by the delay of messages to the coordinator. A pass over
+// all pairs, so only when there are others.
 const MeasuredLinks& Planner::Links(std::size_t members) {
   if (job_->start.config.exchange.algorithm != "auto" || links_of_ == members) return links_;
   links_of_ = members;
@@ -488,8 +488,8 @@ void Planner::NoteMap(RoundId round, std::uint32_t version) {
 // of all others, so it owns nothing until its own are delivered quickly again.
 void Planner::NoteResponses(const RoundWork& work) {
   std::vector<LinkResponse> responses = LinkResponses(work, job_->now());
-  // How late a member's control messages are tells its link from its owner's work: they carry no
-  // bulk, and wait behind what does.
+  // Late control messages tell a member's link from its owner's work: they carry no bulk, and wait
+  // behind what does.
   for (LinkResponse& response : responses) {
     response.control = job_->members.at(response.member.worker).response.mean;
   }

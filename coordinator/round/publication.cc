@@ -38,7 +38,7 @@ const Publication::StandIn* Publication::StandInFor(const MemberId& owner) const
   return at != nullptr && at->stand_in ? &*at->stand_in : nullptr;
 }
 
-// Of who has done it itself: an owner that was excused has no time that would compare.
+// The owners that did it themselves: one that was excused has no comparable time.
 std::pair<std::vector<MemberId>, std::vector<Duration>> Publication::Times() const {
   std::pair<std::vector<MemberId>, std::vector<Duration>> times;
   for (const Owner& owner : owners_) {
@@ -81,7 +81,7 @@ Result<Publication::Heard> Publication::OnPublished(const MemberId& from,
   return Take(*owner, State::kPublished);
 }
 
-// With the last one it is no longer the making of sums that is waited for, but their serving.
+// From the last one on, serving of the sums is awaited, not their making.
 Publication::Heard Publication::Take(Owner& owner, State state) {
   const bool first = owner.state == State::kAwaited;
   owner.state = state;
@@ -96,7 +96,7 @@ Publication::Heard Publication::Take(Owner& owner, State state) {
   return Heard::kFirst;
 }
 
-// Whether the round can do without it is the round's to say: it may have published, but not to all.
+// The round decides whether it can go on without it: it may have published, but not to all.
 void Publication::OnOut(const MemberId& member) {
   Owner* owner = Find(member);
   if (owner == nullptr || owner->state != State::kAwaited) return;
@@ -108,7 +108,7 @@ void Publication::OnOut(const MemberId& member) {
 
 // --- standing in
 
-// Nobody has to be blamed for it, so it is tried long before, as soon as others show how long it
+// A stand-in blames nobody, so it is tried long before, as soon as others show how long publishing
 // takes. After: J. Dean, L. Barroso, "The Tail at Scale", CACM 56 (2013), hedged requests.
 Time Publication::StandInFrom() const {
   if (awaited_ == stood_in_for_ || !passing_.empty()) return kNever;
@@ -157,8 +157,8 @@ Publication::Decision Publication::OnDeadline(const Round& round) {
   return passing_.empty() ? OnAwaitedLate(round) : OnPassingLate();
 }
 
-// Nobody is blamed as an owner: in the next attempt, which is direct, who is silent has none. While
-// all live it may be slow; then the direct way is tried.
+// Nobody is blamed as an owner: the next attempt is direct, and silent members own nothing in it.
+// While all live it may be slow; then the direct way is tried.
 Publication::Decision Publication::OnPassingLate() {
   Decision decision;
   if (!pinged_at_) {
@@ -179,8 +179,8 @@ Publication::Decision Publication::OnPassingLate() {
 }
 
 // A silent owner is blamed. Owners that are alive and late get more time twice; then others take
-// over if that helps, and the failed owner is on trial (OwnerTrial). Where not one of them has
-// published it is slow for all, for a while; then others try, and where there are none no attempt
+// over if that helps, and the failed owner is on trial (OwnerTrial). If not one of them has
+// published, it is slow for all, for a while. Then others try; where there are none, no attempt
 // would come to an end.
 Publication::Decision Publication::OnAwaitedLate(const Round& round) {
   Decision decision;
@@ -229,7 +229,7 @@ Publication::Decision Publication::OnServingLate(const Round& round) {
     }
     return decision;
   }
-  // Where all who lack them are silent as well, it is not known to be the owner's fault.
+  // If all members without the sums are silent as well, it may not be the owner's fault.
   const bool lacked =
       std::ranges::any_of(round.lacking, [&](const MemberId& id) { return !Silent(id); });
   for (const Owner& owner : owners_) {

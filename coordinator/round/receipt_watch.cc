@@ -78,7 +78,7 @@ std::vector<WorkerId> ReceiptWatch::Blame(const RoundWork& work, Time pinged_at)
     if (2 * misses[owner.value] > parts) slow.push_back(owner);
   }
   // Silence explains the misses of all that wait for it, so nobody else is blamed beside it. When
-  // most owners are slow it is the contributors, or the links.
+  // most owners are slow, the cause is the contributors or the links.
   if (!silent.empty()) return silent;
   return 2 * slow.size() <= work.owners().owners.size() ? slow : std::vector<WorkerId>{};
 }

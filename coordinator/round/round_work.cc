@@ -352,7 +352,7 @@ Status RoundWork::OnReceipts(const MemberId& from, const msg::Receipts& receipts
 
 // A part that was sealed before its worker heard of the fence.
 void RoundWork::NoteLatePart(const MemberId& from) {
-  // Also of a fenced one: should it begin anew, that number is used up.
+  // This holds also for a fenced one: if it begins again, that number is used up.
   WorkerShare* share = FindAny(from);
   if (share == nullptr || share->parts.size() >= kMaxParts) return;
   share->parts.push_back({});
@@ -485,7 +485,7 @@ void RoundWork::Give(const Member& to, const std::vector<UnassignedUnit>& units,
                  to.id.worker);
   std::vector<UnitIndex> numbers;
   numbers.reserve(units.size());
-  // For the record a unit has moved when another one computes it, by whatever way it came back.
+  // In the record a unit has moved when another worker computes it, however it came back.
   for (const UnassignedUnit& given : units) {
     units_.Hold(given.unit, to.id.worker);
     numbers.push_back(given.unit);
@@ -689,8 +689,8 @@ policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) 
   return view;
 }
 
-// By recount, from the shares alone: with it a test sees the step in which an account goes wrong,
-// not the round in which a sum is.
+// Recounts from the shares alone: so a test sees the step in which an account goes wrong, not the
+// round in which a sum does.
 void RoundWork::CheckInvariants() const {
   UnitTable::Recount units(units_);
   std::uint32_t with_units = 0;

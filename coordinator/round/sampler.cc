@@ -26,8 +26,8 @@ void Sampler::SetUnits(std::uint32_t units) {
   unit_samples_ = (round_samples_ + units - 1) / units;
 }
 
-// Out of a checkpoint, which is of closed rounds: whatever it does not name as uncounted has been
-// counted, and nothing is out.
+// Restores from a checkpoint, which is of closed rounds: every position that it does not name as
+// uncounted was counted, and nothing is out.
 Sampler::Sampler(const SamplerState& state, std::uint64_t samples, std::uint32_t units)
     : Sampler(state.epoch_samples, samples, units) {
   epoch_ = state.epoch;

@@ -68,7 +68,8 @@ void StateReplicas::Fill(std::span<const MemberId> candidates, const Members& me
   }
 }
 
-// One at a time, and only when all that was to move has: each costs a round the copy of a shard.
+// Moves one shard at a time, and only when all earlier moves are done: each costs a round the copy
+// of a shard.
 void StateReplicas::MoveOne(std::span<const MemberId> candidates, const Members& members) {
   for (std::uint32_t s = 0; s < shards_; ++s) {
     for (const MemberId& id : lists_[s]) {

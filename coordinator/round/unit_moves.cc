@@ -16,7 +16,8 @@
 namespace lockstep::coordinator {
 namespace {
 
-// For policies, and for what is on its way, before a round goes on without who is away.
+// The time that policies and messages under way have before a round goes on without members that
+// are away.
 constexpr Duration kAwayPatience = std::chrono::milliseconds(250);
 
 }  // namespace
@@ -28,7 +29,7 @@ void UnitMoves::CarryOut(const policies::WorkVerdict& verdict) {
   for (const WorkerId worker : verdict.fence) {
     if (worker.value < job_->members.slots()) FenceWorker(worker, verdict.reason);
   }
-  // One revoke for each giver, at the place of its first move.
+  // Each giver gets one revoke, at the place of its first move.
   std::vector<WorkerId> asked;
   for (const policies::MoveUnits& first : verdict.moves) {
     if (first.from.value >= job_->members.slots()) continue;
@@ -98,7 +99,7 @@ void UnitMoves::Reassign(WorkerId from, const RoundWork::GivenBack& back) {
   }
 }
 
-// Somebody else is left who may compute the round.
+// Another worker is left that may compute the round.
 bool UnitMoves::OthersRemain(WorkerId worker) const {
   const auto others = job_->members.all();
   return std::any_of(others.begin(), others.end(), [&](const Member& member) {
@@ -139,10 +140,10 @@ void UnitMoves::FenceUnanswered() {
   }
 }
 
-// Where work moves nobody waits for who is away. The policy takes its units where another worker
-// has a part left for them and only this one is late. But all others may have begun their second
-// parts, and many may be away at once. So the round goes on without these units, once the others
-// have finished and that did not help. Other workers compute them, or a later round does.
+// Where work moves nobody waits for a member that is away. The policy takes its units where another
+// worker has a part left for them and only this one is late. But all others may have begun their
+// second parts, and many may be away at once. So the round goes on without these units, once the
+// others have finished and that did not help. Other workers compute them, or a later round does.
 Time UnitMoves::AwayDeadline() const {
   const bool may = job_->members.CountAway() > 0 && job_->policy().work->PlacesUnits() &&
                    !work_->relaxed() && work_->pending_revokes() == 0;
@@ -210,8 +211,8 @@ void UnitMoves::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
   job_->Send(taker, std::move(assign));
 }
 
-// Assigns the units that nobody has. Those that are level come first; then those that will be soon.
-// A worker that was out with units of the round gets some only where nobody has any. If the policy
+// Assigns the units that nobody has. Level members come first; then those that will be soon. A
+// worker that was out with units of the round gets some only where nobody has any. If the policy
 // can do without, the units go back to the sampler. When nobody can take any, the round waits for
 // an answer that may change that. After that it unfences members, closes without the units, or
 // begins again: the first of these that ends the wait (I6).
@@ -241,7 +242,7 @@ bool UnitMoves::Place(const policies::RoundView& view) {
                  (view.with_units == 0 || job_->now() < FenceAnswersUntil()))));
     }
   }
-  // Those that lag by a round would hold it up; better than nobody.
+  // Members that lag by a round would hold it up, but are better than none.
   if (level.empty()) level = std::move(able);
   if (level.empty() && later && !without) return true;
   if (level.empty() && !without && view.with_units == 0) {

@@ -28,13 +28,13 @@ void UnitTable::CheckIsWithNobody(UnitIndex unit) const {
                  units_[unit.value].holder);
 }
 
-// From here until Release nobody else can get it: the one place that keeps I2 while work moves.
+// From here until Release no other worker can get it: the one place that keeps I2 while work moves.
 void UnitTable::Hold(UnitIndex unit, WorkerId worker) {
   CheckIsWithNobody(unit);
   units_[unit.value].holder = worker.value;
 }
 
-// Also a sealed one, when the contribution that it is in is void: then it is computed again.
+// A sealed one may be released when its contribution is void: then it is computed again.
 void UnitTable::Release(UnitIndex unit) {
   LOCKSTEP_CHECK(units_[unit.value].holder != kNobody, "I2: unit {} is taken from nobody", unit);
   units_[unit.value].holder = kNobody;
@@ -60,7 +60,7 @@ void UnitTable::LeaveUnassignedOut() {
   unassigned_.clear();
 }
 
-// As long as the round is open nothing of it is given up for good.
+// Nothing is given up for good while the round is open.
 void UnitTable::TakeBackLeftOut() {
   unassigned_.insert(unassigned_.end(), left_out_.begin(), left_out_.end());
   left_out_.clear();
@@ -83,7 +83,7 @@ void UnitTable::Unseal(UnitIndex unit) {
   units_[unit.value].sealed = false;
 }
 
-// Of work that is carried on: what was sealed in the round before stays it.
+// Carried work keeps its seals of the previous round.
 void UnitTable::SealHeld(UnitIndex unit) {
   LOCKSTEP_CHECK(units_[unit.value].holder != kNobody && !units_[unit.value].sealed,
                  "I2: unit {} is sealed by nobody, or twice", unit);
@@ -101,7 +101,7 @@ std::vector<SampleRange> UnitTable::RangesLess(const IntervalSet& counted) const
   return left.Ranges();
 }
 
-// Where a unit may be besides a worker's queue.
+// The places of a unit besides a worker's queue.
 UnitTable::Recount::Recount(const UnitTable& table) : table_(table), places_(table.units_.size()) {
   for (const std::vector<UnassignedUnit>* units : {&table.unassigned_, &table.left_out_}) {
     for (const UnassignedUnit& unassigned : *units) {

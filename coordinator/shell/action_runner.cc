@@ -107,7 +107,7 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     Stream(*stream, follow);
   } else if (auto* piece = std::get_if<CheckpointPiece>(&action)) {
     if (!std::exchange(described_, true)) checkpoints_.Describe(core_->Agreed());
-    // In another one's folder it would be in the way of that one's own; Save says what is wrong.
+    // In a folder that belongs to another job it would be in the way; Save reports the error.
     if (directory_.Held().ok()) checkpoints_.Add(piece->chunk);
   } else if (auto* save = std::get_if<SaveCheckpoint>(&action)) {
     Save(*save);

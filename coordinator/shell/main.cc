@@ -106,7 +106,7 @@ Result<Term> NextTerm(const RunDirectory& directory) {
   return Term(term + 1);
 }
 
-// Of a run directory whose job goes on.
+// For a run directory whose job goes on.
 struct Resumed {
   std::optional<CheckpointStore::Loaded> checkpoint;
   JournalFile::Contents journal;  // of a job that goes on from a checkpoint without entries
@@ -167,8 +167,8 @@ Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& ch
   return resumed;
 }
 
-// By http.address tools on this machine find the job; the job's id tells them whether it is still
-// the one that answers there, for who is killed removes nothing.
+// Tools on this machine find the job by http.address. The job's id tells them whether it still
+// answers there, since a killed process removes nothing.
 Status TellTools(RunDirectory& directory, const std::string& http, const std::string& job_id) {
   if (Status written = directory.WriteFile(kJobId, job_id + "\n"); !written.ok()) return written;
   return directory.WriteFile(kHttpAddress, http + "\n");
@@ -244,8 +244,8 @@ int Main(const std::vector<std::string>& arguments) {
   if (!from_workers) {
     if (auto trial = take_config(); !trial) return Fail(trial.error());
   } else if (options.job.policy.plugin.empty()) {
-    // Whether there is such a policy. The rest of it may be the first worker's to say, so that is
-    // looked at with many workers and the defaults.
+    // Checks only that there is such a policy. The rest of it may be the first worker's to say, so
+    // that is looked at with many workers and the defaults.
     PolicySection named;
     named.name = options.job.policy.name;
     if (auto policy = policies::MakePolicy(named, kMaxWorkers, nullptr); !policy) {
@@ -257,7 +257,7 @@ int Main(const std::vector<std::string>& arguments) {
   auto server = Server::Open(options, parameters.job_id, *places);
   if (!server) return Fail(server.error());
   // A resume may read and cut files for minutes. Until then nobody is to connect: a worker waits
-  // for the first answer for seconds, and for somebody who listens for as long as it is told.
+  // only seconds for the first answer, but long for a listener.
   if (options.resume) server->reset();
 
   auto directory = RunDirectory::Open(options.run_dir, options.resume);

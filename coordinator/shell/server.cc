@@ -345,8 +345,8 @@ class ServerImpl final : public Server {
       WatchSignals();
     });
   }
-  // By a timer of this loop, not by the time: where something has kept the loop from looking, both
-  // signals are there together.
+  // A timer of this loop tells the signals apart, not the clock: if the loop was busy, both signals
+  // are there together.
   void AwaitSecondStop() {
     one_stop_.expires_after(
         std::chrono::duration_cast<std::chrono::steady_clock::duration>(kOneStopSignal));
