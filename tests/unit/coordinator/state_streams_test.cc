@@ -88,7 +88,7 @@ TEST_F(StateStreamsTest, WhoTakesNothingIsOutAndItsPlaceIsFree) {
   streams_.Tick();
   ASSERT_EQ(job_.leaving().size(), StateStreams::kAtOnce - 1);  // those that wait are not judged
   EXPECT_THAT(job_.leaving().front().reason,
-              HasSubstr("taken nothing of the checkpoint for 10.0 s"));
+              HasSubstr("stored nothing of the checkpoint for 10.0 s"));
   for (const Leaving& leaving : job_.leaving()) {
     EXPECT_NE(leaving.member, At(1).id);
     streams_.OnOut(leaving.member);
