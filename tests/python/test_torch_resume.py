@@ -131,7 +131,7 @@ class ResumeTest(TorchTest):
         self.assertEqual(done.returncode, 0, done)
         refused = lockstep_run(*words, "--resume", "--set", "job.rounds=12", "--set", "job.global_batch=9", script)
         self.assertEqual(refused.returncode, 2, refused)
-        self.assertIn("has 99 training samples, the checkpoint has 96; with drop_last an epoch has whole batches of job.global_batch = 9 only: "
+        self.assertIn("has 99 training samples, the checkpoint has 96; with drop_last an epoch has only whole batches of job.global_batch = 9: "
                       "has that or drop_last changed since the checkpoint?", refused.stdout)
         done = lockstep_run(*words, "--resume", "--set", "job.rounds=12", script)
         self.assertEqual(done.returncode, 0, done)
