@@ -122,7 +122,7 @@ void Slowdowns::GoOnFrom(std::string_view lines) {
   Result<std::vector<SlowdownSpec>> specs = ParseSlowdownLines(lines);
   if (!specs || specs->empty()) return;
   asked_ = *std::move(specs);
-  told_ = true;
+  sent_ = true;
   for (const SlowdownSpec& spec : asked_) Note(ToString(spec));
 }
 
