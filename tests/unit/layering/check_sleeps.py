@@ -13,6 +13,7 @@ import source_tree
 ALLOWED = {
     "python/lockstep/_initial.py": "looks for a file, or a key of torch's store, whose own wait hears no Ctrl-C",
     "python/lockstep/_launched.py": "the same store",
+    "tests/docs/blocks_test.py": "looks at the files that a page's shell writes again and again, until a block has ended",
     "tests/cluster/harness.py": "looks at the files of other processes again and again, until what it waits for holds",
     "tests/python/test_package.py": "the backward pass of the worker whose overlap is looked at takes so long, and one that is away stays away",
     "tests/python/test_torch_end.py": "scripts that look for a file, or for the coordinator's word, until it is there",
