@@ -234,7 +234,7 @@ print(size - used() > 3 * 65536)
     def test_other_models_and_settings_are_refused_with_one_line(self):
         for change, message in (
                 ("model = nn.Linear(1, 3); opt = torch.optim.SGD(model.parameters(), lr=0.1)", "has 6 parameters"),
-                ("opt = torch.optim.SGD(model.parameters(), lr=0.2)", 'its program says "lr = 0.'),
+                ("opt = torch.optim.SGD(model.parameters(), lr=0.2)", 'its program sets "lr = 0.'),
                 ("opt = torch.optim.SGD([{'params': model.weight}, {'params': model.bias, 'lr': 0.2}], lr=0.1)", "2 parameter groups (lr x 1 | lr x 2) "),
                 ("nn.init.zeros_(model.weight); job._entry.channel = None", "comes with parameters of its own"),
                 ("job._begin = lambda *given: (nn.init.zeros_(model.weight), type(job)._begin(job, *given))", "begins with other parameters than"),
