@@ -87,14 +87,13 @@ void Formation::Gather() {
   }
   if (!Admission::AgreeOnData(job_)) return;
   if (ready < job_->members.slots()) {
-    job_->Log(
-        LogLevel::kWarning,
-        "the job starts with {} of {} workers: {} after {} ({}); workers that come later join the "
-        "rounds",
-        ready, job_->members.slots(), Missing(),
-        late ? FormatDurationSeconds(job_->start.config.job.join_timeout_s)
-             : FormatDurationSeconds(Seconds(job_->timeout)),
-        late ? "job.join_timeout" : "liveness.timeout");
+    job_->Log(LogLevel::kWarning,
+              "the job starts with {} of {} workers: {} after {} ({}); a later worker joins the "
+              "rounds",
+              ready, job_->members.slots(), Missing(),
+              late ? FormatDurationSeconds(job_->start.config.job.join_timeout_s)
+                   : FormatDurationSeconds(Seconds(job_->timeout)),
+              late ? "job.join_timeout" : "liveness.timeout");
   }
   for (Member& member : job_->members.all()) {
     if (member.connected() && member.state == MemberState::kReady) {

@@ -90,6 +90,25 @@ class OneWorkerEndsTest(FaultsTest):
                 if status:
                     self.assertRegex(done.stdout, rf"launch +\| worker 1 {status}")
 
+    def test_a_killed_coordinator_costs_no_bit(self):
+        """Killed by a worker of its own, in the midst of a batch; the launcher restarts it."""
+        kill = """
+        if second and job.round in (2, 5) and not os.path.exists(f"{sys.argv[0]}.{job.round}"):
+            open(f"{sys.argv[0]}.{job.round}", "w").close()
+            children = open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split()
+            names = {pid: open(f"/proc/{pid}/comm").read() for pid in children}
+            os.kill(next(int(pid) for pid in names if names[pid].startswith("lockstep-coord")), signal.SIGKILL)
+"""
+        quiet = self.job("quiet")
+        wanted = self.summary()
+        killed = self.job("killed-coordinator", batch=kill.strip())
+        self.assertEqual((quiet.returncode, killed.returncode), (0, 0), killed)
+        self.assertEqual(len(re.findall("the coordinator was ended by SIGKILL; restarting it", killed.stdout)), 2, killed.stdout)
+        self.assertEqual(len(re.findall("whose parameters 2 workers held", killed.stdout)), 2, killed.stdout)
+        harness.check_epochs(self, self.rounds(self.run_dir), SAMPLES)
+        self.assertEqual(self.summary()["params_digest"], wanted["params_digest"])
+        self.assertEqual(*(sorted(re.findall("end .*", done.stdout)) for done in (quiet, killed)))
+
     def test_the_job_begins_without_who_ends_before_it_has_joined(self):
         done = self.job("never-joins", "--set", "job.join_timeout=40s", change="if second: raise ValueError('too early')")
         self.assertEqual(done.returncode, 0, done)

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <latch>
 #include <limits>
 #include <memory>
@@ -217,7 +218,10 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
         if (!began && program.waits_for_second != nullptr) program.waits_for_second->wait();
         if (began != work.round && program.both_begin != nullptr &&
             work.round.value >= program.gradients) {
-          program.both_begin->at(work.round.value).arrive_and_wait();
+          // The round may close without the other one, which then never begins it.
+          std::latch& both = program.both_begin->at(work.round.value);
+          both.count_down();
+          while (!both.try_wait() && !(*session)->Cancelled()) std::this_thread::yield();
         }
         began = work.round;
         Train(**session, work, program, draw);
@@ -278,7 +282,18 @@ class FinalBlocks : public ::testing::Test {
     config_.optimizer.momentum = 0;
     config_.optimizer.lr = 1;
   }
-  void CheckAllCounts(Program first, Program second, std::uint64_t rounds = kRounds) {
+  // On a busy machine a round may close without a worker that stands still. Another one has those
+  // samples then, and what the worker has kept may go too late: such a job does not tell.
+  void CheckAllCounts(const std::function<std::pair<Program, Program>()>& programs,
+                      std::uint64_t rounds = kRounds) {
+    for (int tries = 0; tries < 20; ++tries) {
+      const auto [first, second] = programs();
+      RunAllCounts(first, second, rounds);
+      if (requeued_ == 0 || HasFatalFailure()) return;
+    }
+    FAIL() << "a round closed without a worker in each of 20 jobs";
+  }
+  void RunAllCounts(Program first, Program second, std::uint64_t rounds) {
     config_.job.rounds = rounds + 4;
     std::deque<std::latch> both_begin;
     for (std::uint64_t r = 0; r < config_.job.rounds; ++r) both_begin.emplace_back(kWorkers);
@@ -290,18 +305,13 @@ class FinalBlocks : public ::testing::Test {
     second.computed = &computed[1];
     first.parameters = &parameters;
     (void)Digest(first, second);
+    if (requeued_ > 0) return;
     ASSERT_EQ(parameters.size(), std::accumulate(kBlocks.begin(), kBlocks.end(), std::size_t{0}));
     computed[0].merge(computed[1]);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       float total = 0;
       for (const auto& [round, sample] : computed[0]) total += Gradient(sample, i);
-      // On a busy machine a round may close without a worker that stands still, and another one has
-      // those samples: then the numbers of samples are no powers of two, and rounding is left.
-      if (requeued_ > 0) {
-        ASSERT_NEAR(parameters[i] * 64, -total, 1e-4) << i;
-      } else {
-        ASSERT_EQ(parameters[i] * 64, -total) << i;
-      }
+      ASSERT_EQ(parameters[i] * 64, -total) << i;
     }
   }
 
@@ -340,23 +350,27 @@ TEST_F(FinalBlocks, SoDoFewNumbersOfMany) {
 
 TEST_F(FinalBlocks, OfFewNumbersEveryGradientCountsInTheEnd) {
   SendFew();
-  CheckAllCounts({.order = 4}, {.order = 5});
+  CheckAllCounts([] { return std::pair(Program{.order = 4}, Program{.order = 5}); });
 }
 
 // The contribution is left out; what was kept before it is not.
 TEST_F(FinalBlocks, OfFewNumbersAContributionThatIsLeftOutDoesNot) {
   SendFew();
   config_.job.on_nan = "skip";
-  CheckAllCounts({.order = 4, .nan = true}, {.order = 5});
+  CheckAllCounts([] { return std::pair(Program{.order = 4, .nan = true}, Program{.order = 5}); });
 }
 
 TEST_F(FinalBlocks, OfFewNumbersSecondPartsCountToo) {
   SendFew();
   config_.policy.name = "full+flexrr";
-  std::latch second{1};
+  std::deque<std::latch> seconds;
+  const auto programs = [&] {
+    std::latch* second = &seconds.emplace_back(1);
+    return std::pair(Program{.order = 6, .begins_second = second},
+                     Program{.order = 7, .work = 20, .waits_for_second = second});
+  };
   // In fewer rounds than after which shares go by speed.
-  CheckAllCounts({.order = 6, .begins_second = &second},
-                 {.order = 7, .work = 20, .waits_for_second = &second}, 3);
+  CheckAllCounts(programs, 3);
 }
 
 // Most runs are not the last ones of a share there, and which is may be decided within one.
