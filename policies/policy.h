@@ -183,7 +183,7 @@ struct Policy {
   // A round is some steps of each worker on its own, then the average of the parameters.
   bool local = false;
   // For a plug-in, set by its loader: the exception that a rule threw, once one has. It ends the
-  // job. It ends the job.
+  // job.
   std::shared_ptr<const std::string> threw = {};
 };
 
