@@ -107,7 +107,7 @@ class OneWorkerEndsTest(FaultsTest):
         self.assertEqual(len(re.findall("whose parameters 2 workers held", killed.stdout)), 2, killed.stdout)
         harness.check_epochs(self, self.rounds(self.run_dir), SAMPLES)
         self.assertEqual(self.summary()["params_digest"], wanted["params_digest"])
-        self.assertEqual(*(sorted(re.findall("end .*", done.stdout)) for done in (quiet, killed)))
+        self.assertEqual(*(sorted(re.findall(r"\| end .*", done.stdout)) for done in (quiet, killed)))
 
     def test_the_job_begins_without_who_ends_before_it_has_joined(self):
         done = self.job("never-joins", "--set", "job.join_timeout=40s", change="if second: raise ValueError('too early')")
