@@ -461,7 +461,7 @@ void Coordinator::StartRounds() {
   }
 }
 
-// Whoever has other parameters than those that the job goes on from, or none, copies them.
+// Members whose parameters are not those that the job goes on from copy them.
 void Coordinator::TakeInOthers(std::uint32_t holders) {
   std::uint32_t others = 0;
   for (const Member& member : job_.members.all()) {

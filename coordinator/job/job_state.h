@@ -42,7 +42,7 @@ struct JobState {
 // The state after a commit, as the coordinator notes it before anybody hears of the commit: with
 // that, a coordinator which takes over goes on from the parameters that workers hold.
 struct JournalEntry {
-  // Of whom this is the state; HeldParameters{term, state.next_round, attempt}. No attempt: the job
+  // They name the state: HeldParameters{term, state.next_round, attempt}. No attempt: the job
   // went on from here in this term, and all entries before it that are of later rounds are void.
   Term term;
   std::optional<Attempt> attempt;

@@ -113,7 +113,7 @@ struct Resumed {
   RunDirectory::Kept records;
 };
 
-// Whose workers may be there still, with what they hold.
+// The job's workers may be there still, with the parameters that they hold.
 Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& checkpoints) {
   Resumed resumed;
   auto journal = JournalFile::Read(directory.path());

@@ -68,7 +68,7 @@ class ReplicatedUpdates final : public Updates {
 
   // A joiner is given the state between two updates, never in one.
   void CopyState() override {
-    // Who is told to begin later than a joiner is told to copy has not lost anything.
+    // A donor may hear of the start later than a joiner hears of its copy: the joiner waits.
     if (!parameters_.update() && parameters_.started()) {
       donor_.Update(parameters_.level() ? std::optional(parameters_.next()) : std::nullopt,
                     parameters_.newest() ? parameters_.newest()->attempt : Attempt());
