@@ -193,4 +193,18 @@ MUTATIONS = [
         "    buffers_.Fit(staging, shape);\n",
         WORKER,
     ),
+    # A coordinator that takes over.
+    Mutation(
+        "a coordinator that takes over believes whatever a worker says it holds",
+        "coordinator/core/reattachment.cc",
+        "return chosen_ != nullptr && member.ready.held == chosen_->held();",
+        "return chosen_ != nullptr && member.ready.held.has_value();",
+    ),
+    Mutation(
+        "a worker forgets what it holds when the next coordinator dies at once",
+        "worker/core/core.cc",
+        "!parameters_.started() && checkpoint_bytes_ == 0 && context_.config.held",
+        "!parameters_.started() && checkpoint_bytes_ == 1 && context_.config.held",
+        WORKER,
+    ),
 ]

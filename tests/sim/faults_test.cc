@@ -58,7 +58,7 @@ TEST(Faults, WhatTheCoordinatorRefusesIsRefused) {
 }
 
 TEST(Faults, AreWrittenAndReadAlike) {
-  FaultMix mix{true, true, true, true, true, true, true, true, true, true, true, true};
+  FaultMix mix{true, true, true, true, true, true, true, true, true, true, true, true, true};
   mix.until = std::chrono::seconds(20);
   mix.mean_pause = std::chrono::milliseconds(20);
   RandomStream random(3);
@@ -69,7 +69,7 @@ TEST(Faults, AreWrittenAndReadAlike) {
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_EQ(*read, fault) << ToString(fault);
   }
-  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(FaultKind::kResume) + 1);
+  EXPECT_EQ(kinds.size(), static_cast<std::size_t>(FaultKind::kCrashCoordinator) + 1);
 }
 
 class Harmless : public ::testing::TestWithParam<const char*> {};
@@ -100,6 +100,43 @@ TEST(Faults, AJobIsResumedFromItsLastCheckpoint) {
       RunWith("--fault resume@0.25s,for=0.2s --fault crash@0.8s:1 --fault resume@0.9s,for=0.01s");
   EXPECT_EQ(outcome.failure, "") << outcome.details;
   EXPECT_EQ(outcome.counts.at("resumed"), 2u);
+  EXPECT_FALSE(outcome.all_lost);
+}
+
+// No round is computed again that a worker has applied, and none counts twice, or the checker would
+// say so: without a checkpoint there is nothing else to go on from.
+TEST(Faults, AJobOutlivesItsCoordinators) {
+  for (const char* policy : {"full", "flexrr", "backup", "auto", "local", "async"}) {
+    const SimulateOptions options =
+        OptionsOf(fmt::format("--seed 9 --workers 3 --policy.name={} "
+                              "--fault crash-coordinator@0.1s,for=0.2s "
+                              "--fault crash-coordinator@0.6s,for=0.01s "
+                              "--fault crash-coordinator@Applied_round_100,for=0.3s",
+                              policy));
+    FaultOutcome outcome = RunFaultJob(FaultJobOf(options, options.first_seed));
+    EXPECT_EQ(outcome.failure, "") << policy << "\n" << outcome.details;
+    EXPECT_EQ(outcome.counts["taken over"], 3u) << policy;
+    EXPECT_FALSE(outcome.all_lost) << policy;
+  }
+}
+
+TEST(Faults, WorkersOutliveACoordinatorThatDiesBeforeItHasBegun) {
+  // Of this seed without a checkpoint.
+  FaultOutcome outcome = RunWith(
+      "--fault crash-coordinator@0.2s,for=0.1s --fault crash-coordinator@Reached#5,for=0.1s", 9);
+  EXPECT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_EQ(outcome.counts["taken over"], 1u);
+  EXPECT_FALSE(outcome.all_lost);
+}
+
+// A worker that dies meanwhile copies, and so does one that was stopped too long to be waited for.
+TEST(Faults, WorkersMayDieWithTheirCoordinator) {
+  FaultOutcome outcome = RunWith(
+      "--fault crash@0.2s:1 --fault crash-coordinator@0.2s,for=0.3s "
+      "--fault stop@0.6s:2,for=1.5s --fault crash-coordinator@0.61s,for=0.1s");
+  EXPECT_EQ(outcome.failure, "") << outcome.details;
+  EXPECT_EQ(outcome.counts["taken over"], 2u);
+  EXPECT_GT(outcome.caught_up, 0u);
   EXPECT_FALSE(outcome.all_lost);
 }
 

@@ -545,9 +545,16 @@ void Checker::OnCheckpoint(const coordinator::JobState& state) {
   }
 }
 
+void Checker::OnCoordinatorGone() {
+  members_.clear();
+  mapped_.clear();
+}
+
 void Checker::OnResumed(const coordinator::JobState& state) {
   Checker anew(options_, simulation_);
   anew.failure_ = std::move(failure_);
+  anew.members_ = std::move(members_);
+  anew.mapped_ = std::move(mapped_);
   anew.closed_ = RoundId(state.next_round.value - 1);
   anew.committed_ = std::pair(*anew.closed_, Attempt(0));
   anew.epoch_ = state.sampler.epoch;

@@ -43,7 +43,9 @@ class Checker {
   void OnClosed(const coordinator::RoundRecord& record);
   void AfterStep();
   void OnCheckpoint(const coordinator::JobState& state);
-  // The job goes on after that checkpoint, under another coordinator.
+  // Its members, and what they have said, are nothing to the next one.
+  void OnCoordinatorGone();
+  // The job goes on after that checkpoint, or what was noted, under another coordinator.
   void OnResumed(const coordinator::JobState& state);
   // The job has completed all its epochs.
   void AtEnd(const coordinator::JobResult& result);

@@ -41,6 +41,7 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kAway, "away", true, false, true},
     KindName{FaultKind::kDieUnseen, "die-unseen", true, false, true},
     KindName{FaultKind::kResume, "resume", false, false, true},
+    KindName{FaultKind::kCrashCoordinator, "crash-coordinator", false, false, true},
 };
 
 const KindName& Of(FaultKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }
@@ -170,6 +171,7 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
   if (mix.clocks) add(FaultKind::kFastClock, 1), add(FaultKind::kSlowClock, 1);
   if (mix.disk) add(FaultKind::kFailCheckpoint, 3), add(FaultKind::kFullDisk, 1);
   if (mix.resume) add(FaultKind::kResume, 1);
+  if (mix.takeovers) add(FaultKind::kCrashCoordinator, 1);
   if (mix.absences) add(FaultKind::kAway, 1);
   if (mix.stalls) add(FaultKind::kHangCompute, 4), add(FaultKind::kDieUnseen, 2);
   std::vector<Fault> faults;

@@ -37,6 +37,8 @@ enum class FaultKind : std::uint8_t {
                // its connection only after `length`
   kResume,     // the coordinator and all workers die; after `length` the job is resumed from
                // its last checkpoint, if there is one: else nothing happens
+  kCrashCoordinator,  // the coordinator alone dies; after `length` the next one goes on from what
+                      // it had noted, with the workers that are there
 };
 
 // Something that the coordinator says or hears: its beginning in the words of a history, and the
@@ -75,6 +77,7 @@ struct FaultMix {
   bool clocks = false;
   bool disk = false;
   bool resume = false;
+  bool takeovers = false;
   bool absences = false;
   bool stalls = false;    // compute threads that stall within a unit, some for good; deaths unseen
   bool endless = false;   // one of them, beside the others, lasts for kEndless

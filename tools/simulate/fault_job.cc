@@ -69,6 +69,10 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   const bool resumes = std::ranges::any_of(
       job.faults, [](const Fault& fault) { return fault.kind == FaultKind::kResume; });
   if (resumes) start.config.checkpoint.every_rounds = 5 + job.seed % 40;
+  const bool takeovers = std::ranges::any_of(
+      job.faults, [](const Fault& fault) { return fault.kind == FaultKind::kCrashCoordinator; });
+  if (!takeovers) start.config.job.coordinator_timeout_s = 0;
+  if (takeovers && job.seed % 2 == 0) start.config.checkpoint.every_rounds = 5 + job.seed % 40;
   return start;
 }
 
@@ -79,6 +83,8 @@ std::uint32_t ShardsOf(const FaultJob& job) {
 Cluster::Options ClusterOf(const FaultJob& job) {
   Cluster::Options options = job.cluster;
   options.machine.shards = ShardsOf(job);
+  options.machine.reattaches =
+      StartOf(job).config.job.coordinator_timeout_s != 0 && options.machine.shards == 0;
   return options;
 }
 
@@ -138,8 +144,19 @@ class Run {
       Tell("*** the job is resumed before round {}", saved.state.next_round);
       outcome_.counts["resumed"]++;
       members_.clear();
+      checker_.OnCoordinatorGone();
       checker_.OnResumed(saved.state);
       truth_.OnResumed(saved.state.next_round, StateOf(saved));
+    };
+    hooks.on_crashed = [this] {
+      members_.clear();
+      checker_.OnCoordinatorGone();
+    };
+    hooks.on_taken_over = [this](const coordinator::JobState& state) {
+      Tell("*** the job is taken over before round {}", state.next_round);
+      outcome_.counts["taken over"]++;
+      taken_over_ = true;
+      checker_.OnResumed(state);
     };
     hooks.on_closed = [this](const auto& record) {
       ++outcome_.rounds;
@@ -226,7 +243,10 @@ class Run {
     if (const auto* welcome = std::get_if<msg::Welcome>(&message)) {
       members_[send.to.front()] = welcome->self;
     }
-    if (const auto* start = std::get_if<msg::Start>(&message)) truth_.OnPlan(start->plan);
+    if (const auto* start = std::get_if<msg::Start>(&message)) {
+      if (std::exchange(taken_over_, false)) TakeOver(*start);
+      truth_.OnPlan(start->plan);
+    }
     if (const auto* commit = std::get_if<msg::Commit>(&message)) truth_.OnCommit(*commit);
     if (const auto* take = std::get_if<msg::TakeSums>(&message)) truth_.OnCommit(take->commit);
     if (std::holds_alternative<msg::TakeSums>(message)) cluster_.counts["take sums"]++;
@@ -241,6 +261,15 @@ class Run {
     checker_.OnSend(send);
     if (history_ && !std::holds_alternative<msg::Ping>(message)) {
       Tell("coordinator -> {}: {}", Names(send.to), coordinator::Describe(message));
+    }
+  }
+
+  // By the first that it is said to.
+  void TakeOver(const msg::Start& start) {
+    if (start.source == StateSource::kHeld) {
+      truth_.OnTakenOver(start.plan.round);
+    } else {
+      truth_.OnResumed(start.plan.round, StateOf(*simulation_.disk()));
     }
   }
 
@@ -308,6 +337,7 @@ class Run {
   Checker checker_;
   std::map<coordinator::ConnectionId, MemberId> members_;
   std::optional<RoundId> last_saved_;
+  bool taken_over_ = false;  // and nobody has been told yet
 };
 
 }  // namespace
@@ -415,6 +445,15 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     stalls.mean_pause = draw.mix.mean_pause;
     const std::vector<Fault> stalled = DrawFaults(stalls, job.workers, fifth);
     job.faults.insert(job.faults.end(), stalled.begin(), stalled.end());
+  }
+  if (draw.takeovers) {
+    RandomStream sixth(draw.seed, 10);
+    FaultMix takeovers;
+    takeovers.takeovers = true;
+    takeovers.until = draw.mix.until;
+    takeovers.mean_pause = 2 * draw.mix.mean_pause;
+    const std::vector<Fault> deaths = DrawFaults(takeovers, job.workers, sixth);
+    job.faults.insert(job.faults.end(), deaths.begin(), deaths.end());
   }
   if (draw.own_parameters) {
     // In the midst of their way to all, and in the first round, when they are still asked for.

@@ -68,6 +68,7 @@ struct FaultDraw {
   bool own_parameters = false;       // Cluster::Options::own_parameters
   bool absences = false;             // kAway beside the other faults
   bool stalls = false;               // FaultMix::stalls, beside the other faults
+  bool takeovers = false;            // FaultMix::takeovers, beside the other faults
   bool poisoned = false;             // FaultJob::poisoned, where more than two workers send all
 };
 FaultJob DrawFaultJob(const FaultDraw& draw);

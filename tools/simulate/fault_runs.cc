@@ -159,6 +159,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     draw.absences = (bits & 0x1800000) == 0;
     if ((bits & 0xe000000) == 0) draw.rank = static_cast<std::uint32_t>(1 + (bits >> 28 & 3));
     draw.stalls = (bits >> 30 & 3) == 0;
+    draw.takeovers = (bits >> 32 & 3) == 0;
   }
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     draw.replicas = options.job.optimizer.replicas;

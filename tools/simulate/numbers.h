@@ -68,6 +68,10 @@ class Numbers {
   virtual void OnSaidApplied(RoundId round, Attempt attempt) = 0;
   // It says that it has caught up and is level before round `next`.
   virtual void OnLevel(RoundId next) = 0;
+  // The parameters and the optimizer's state are those of `before`, of the same process.
+  virtual void TakeOver(const Numbers& before) { (void)before; }
+  // The next coordinator goes on from them, before round `next`.
+  virtual void OnHeld(RoundId next) { (void)next; }
 };
 
 // Sizes only. The digest of the parameters is the number of the last round.

@@ -98,6 +98,10 @@ class RealNumbers final : public Numbers {
     truth_->OnSaidApplied(self_, round, attempt);
   }
   void OnLevel(RoundId next) override { truth_->OnLevel(self_, next, memory_->state); }
+  void TakeOver(const Numbers& before) override {
+    memory_->state = static_cast<const RealNumbers&>(before).memory_->state;
+  }
+  void OnHeld(RoundId next) override { truth_->OnHolds(self_, next, memory_->state); }
 
  private:
   // The state that the work is computed with.

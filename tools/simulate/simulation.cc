@@ -17,14 +17,18 @@ class Simulation::Process final : public WorkerHost {
  public:
   Process(Simulation* simulation, std::uint32_t machine, std::uint64_t number,
           std::optional<WorkerId> wanted)
-      : connection(number),
-        simulation_(simulation),
+      : simulation_(simulation),
         machine_(machine),
         wanted_(wanted),
         random_(simulation->seed_, 1, number) {}
 
   void Start() {
     model = simulation_->factory_(this);
+    Connect();
+  }
+  void Connect() {
+    connection = simulation_->NewConnection(this);
+    closed = false;
     simulation_->Arrive(coordinator::Connected{connection, fmt::format("machine {}", machine_)});
     model->OnStart();
   }
@@ -33,8 +37,9 @@ class Simulation::Process final : public WorkerHost {
     // In order, and lost with the process only if it has not left yet.
     out_at_ = std::max(out_at_, simulation_->OutArrival(machine_, random_));
     simulation_->queue_.At(
-        out_at_, [this, m = std::make_unique<msg::FromWorker>(std::move(message))] {
-          if (!closed) simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
+        out_at_, [this, c = connection, m = std::make_unique<msg::FromWorker>(std::move(message))] {
+          if (closed || c != connection) return;
+          simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
         });
   }
   void At(Time time, Task task) override {
@@ -56,6 +61,23 @@ class Simulation::Process final : public WorkerHost {
     self = id;
     simulation_->members_[id] = this;
   }
+  // As the worker's program, every now and then.
+  void LookForCoordinator() override {
+    const Duration pause = std::chrono::milliseconds(10 + random_.NextBelow(200));
+    AtTrue(true_now() + pause, [this] {
+      const Link& link = simulation_->machines_[machine_].link;
+      const Time open = std::max(link.out_held_until, link.in_held_until);
+      if (simulation_->down_ || open > true_now()) return LookForCoordinator();
+      Connect();
+    });
+  }
+  void GoOnAs(std::unique_ptr<WorkerModel> next) override {
+    before_.push_back(std::exchange(model, std::move(next)));
+    if (const auto at = simulation_->members_.find(*self);
+        at != simulation_->members_.end() && at->second == this) {
+      simulation_->members_.erase(at);
+    }
+  }
   RandomStream& random() override { return random_; }
   Time now() const override { return clock().Show(true_now()); }
   Time true_now() const override { return simulation_->now(); }
@@ -64,8 +86,17 @@ class Simulation::Process final : public WorkerHost {
 
   void Deliver(const std::shared_ptr<const msg::ToWorker>& message, Time leaves) {
     in_at_ = std::max(in_at_, simulation_->InArrival(machine_, leaves, random_));
-    simulation_->queue_.At(
-        in_at_, [this, message] { Run([this, message] { model->OnMessage(*message); }); });
+    simulation_->queue_.At(in_at_, [this, c = connection, message] {
+      Run([this, c, message] {
+        if (c == connection && c != reset_) model->OnMessage(*message);
+      });
+    });
+  }
+  // What is on its way to it is lost, or arrives before the end does.
+  Time LoseConnection(bool reset) {
+    closed = true;
+    if (reset) reset_ = connection;
+    return reset ? true_now() + simulation_->Delay(random_) : std::max(in_at_, true_now());
   }
   // A stopped process does it when it runs again, a dead one never.
   template <class F>
@@ -87,7 +118,7 @@ class Simulation::Process final : public WorkerHost {
     });
   }
 
-  const ConnectionId connection;
+  ConnectionId connection;  // the latest
   std::unique_ptr<WorkerModel> model;
   std::optional<MemberId> self;
   bool dead = false;
@@ -123,6 +154,8 @@ class Simulation::Process final : public WorkerHost {
   std::uint32_t machine_;
   std::optional<WorkerId> wanted_;
   RandomStream random_;
+  std::vector<std::unique_ptr<WorkerModel>> before_;  // `model`
+  std::optional<ConnectionId> reset_;                 // nothing more arrives by it
   Time out_at_;
   Time in_at_;
   std::deque<Task> backlog_;
@@ -196,11 +229,16 @@ void Simulation::AddWorker(Duration after) {
   StartProcess(machine, std::nullopt, after);
 }
 
-// Whoever cannot connect tries again.
+// A process that cannot connect tries again.
 void Simulation::StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted,
                               Duration after) {
   queue_.After(after, [this, machine, wanted, start = ++machines_[machine].starts] {
-    if (start != machines_[machine].starts || down_) return;
+    if (start != machines_[machine].starts) return;
+    if (next_coordinator_) {
+      const Duration pause = std::chrono::milliseconds(1 + machine);
+      return StartProcess(machine, wanted, *next_coordinator_ - now() + pause);
+    }
+    if (down_) return;
     const Link& link = machines_[machine].link;
     const Time open = std::max(link.out_held_until, link.in_held_until);
     if (open > now()) return StartProcess(machine, wanted, open - now());
@@ -271,7 +309,11 @@ void Simulation::Inject(const Fault& fault) {
       if (process == nullptr || process->dead || process->closed) break;
       process->closed = true;
       Arrive(coordinator::Disconnected{process->connection, "connection reset"});
-      queue_.After(fault.length, [this, process] { Kill(process, true); });
+      if (reattaches()) {
+        LoseCoordinator(process, now() + fault.length);
+      } else {
+        queue_.After(fault.length, [this, process] { Kill(process, true); });
+      }
       break;
     case FaultKind::kStop:
       if (process != nullptr) process->Stop(fault.length);
@@ -305,6 +347,9 @@ void Simulation::Inject(const Fault& fault) {
       break;
     case FaultKind::kResume:
       EndCoordinator(fault.length);
+      break;
+    case FaultKind::kCrashCoordinator:
+      CrashCoordinator(fault.length);
       break;
     case FaultKind::kCutLink:
     case FaultKind::kPartition:
@@ -342,8 +387,12 @@ void Simulation::Kill(Process* process, bool restart, Duration unseen) {
 }
 
 Simulation::Process* Simulation::Find(ConnectionId connection) {
-  return connection.value - 1 < processes_.size() ? processes_[connection.value - 1].get()
-                                                  : nullptr;
+  return connection.value - 1 < connections_.size() ? connections_[connection.value - 1] : nullptr;
+}
+
+ConnectionId Simulation::NewConnection(Process* process) {
+  connections_.push_back(process);
+  return ConnectionId(connections_.size());
 }
 
 // --- the coordinator's thread: one message at a time, each at its cost
@@ -391,6 +440,10 @@ void Simulation::Step(coordinator::Event event) {
   coordinator_->Step(now(), std::move(event), &actions_);
   coordinator_time_ += MonotonicNow() - began;
   ++coordinator_steps_;
+  // As the coordinator's program: the journal has a commit before anybody hears of it.
+  for (const coordinator::Action& action : actions_) {
+    if (const auto* note = std::get_if<coordinator::Journal>(&action)) Note(*note->entry);
+  }
   for (coordinator::Action& action : actions_) CarryOut(action);
   if (hooks.after_step) hooks.after_step();
 }
@@ -398,9 +451,14 @@ void Simulation::Step(coordinator::Event event) {
 void Simulation::Carry(const coordinator::Send& send) {
   if (hooks.on_send) hooks.on_send(send);
   Pass(*send.message);
+  const auto* commit = std::get_if<msg::Commit>(send.message.get());
+  if (commit != nullptr && !commit->next) last_commit_ = true;
   for (const ConnectionId to : send.to) {
     busy_until_ += timing_.coordinator_cost;
-    if (Process* process = Find(to)) process->Deliver(send.message, busy_until_);
+    Process* process = Find(to);
+    if (process != nullptr && process->connection == to) {
+      process->Deliver(send.message, busy_until_);
+    }
   }
 }
 
@@ -410,7 +468,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
   } else if (auto* close = std::get_if<coordinator::Close>(&action)) {
     if (hooks.on_close) hooks.on_close(*close);
     Process* process = Find(close->connection);
-    if (process == nullptr || process->closed) return;
+    if (process == nullptr || process->closed || process->connection != close->connection) return;
     process->closed = true;
     // The process learns it after what was sent before, ends, and is started again.
     queue_.At(
@@ -497,10 +555,7 @@ void Simulation::EndCoordinator(Duration length) {
   coordinator::StartParameters trial = start_;
   trial.resume = disk_->state;
   if (!coordinator::Coordinator::Make(std::move(trial)).ok()) return;
-  down_ = true;
-  inbox_.clear();
-  writing_.clear();
-  ++timer_generation_;
+  ForgetCoordinator();
   for (const std::unique_ptr<Process>& process : processes_) {
     process->closed = true;
     Kill(process.get(), false);
@@ -508,17 +563,30 @@ void Simulation::EndCoordinator(Duration length) {
   queue_.After(length, [this] { Resume(); });
 }
 
-void Simulation::Resume() {
-  down_ = false;
-  write_failed_ = false;
+void Simulation::ForgetCoordinator() {
+  down_ = true;
+  inbox_.clear();
+  writing_.clear();
+  ++timer_generation_;
+}
+
+void Simulation::StartNextCoordinator() {
+  down_ = write_failed_ = last_commit_ = false;
   busy_until_ = stopped_until_ = now();
   streamed_.clear();
-  start_.resume = disk_->state;
+  start_.resume.reset();
+  if (disk_) start_.resume = disk_->state;
   start_.term = Term(start_.term.value + 1);
   start_.started = now();
   auto made = coordinator::Coordinator::Make(start_);
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
   coordinator_ = std::move(*made);
+}
+
+void Simulation::Resume() {
+  journal_.clear();
+  start_.journal.clear();
+  StartNextCoordinator();
   if (hooks.on_resumed) hooks.on_resumed(*disk_);
   for (std::uint32_t m = 0; m < machines_.size(); ++m) {
     const Process* last = machines_[m].process;
@@ -526,6 +594,58 @@ void Simulation::Resume() {
                                                       : std::optional<WorkerId>();
     StartProcess(m, wanted, std::chrono::milliseconds(random_.NextBelow(300)));
   }
+}
+
+// --- a coordinator that dies alone
+
+bool Simulation::reattaches() const {
+  return start_.config.job.coordinator_timeout_s != 0 &&
+         start_.config.optimizer.Shards(start_.workers) == 0;
+}
+
+// The file keeps the last entries when it is rewritten; here it always is.
+void Simulation::Note(const coordinator::JournalEntry& entry) {
+  constexpr std::size_t kKept = 4;
+  if (!entry.attempt) {
+    std::erase_if(journal_,
+                  [&](const auto& e) { return e.state.next_round > entry.state.next_round; });
+  }
+  journal_.push_back(entry);
+  if (journal_.size() > kKept) journal_.erase(journal_.begin());
+  if (std::exchange(taking_over_, false) && hooks.on_taken_over) hooks.on_taken_over(entry.state);
+}
+
+// Before anything was noted the next one would begin the job anew; after the last commit there is
+// nothing to go on with.
+void Simulation::CrashCoordinator(Duration length) {
+  if (down_ || result_) return;
+  if (!reattaches()) return EndCoordinator(length);
+  if (journal_.empty() || last_commit_) return;
+  ForgetCoordinator();
+  if (hooks.on_crashed) hooks.on_crashed();
+  next_coordinator_ = now() + length;
+  for (const std::unique_ptr<Process>& process : processes_) {
+    if (process->dead || process->closed) continue;
+    LoseCoordinator(process.get(), process->LoseConnection(random_.NextBelow(2) == 0));
+  }
+  queue_.After(length, [this] { TakeOver(); });
+}
+
+void Simulation::LoseCoordinator(Process* process, Time at) {
+  queue_.At(std::max(at, machines_[process->machine()].link.in_held_until),
+            [this, process, c = process->connection] {
+              process->Run([this, process, c] {
+                if (c != process->connection) return;
+                if (!process->model->OnCoordinatorGone("connection reset")) Kill(process, true);
+              });
+            });
+}
+
+void Simulation::TakeOver() {
+  next_coordinator_.reset();
+  taking_over_ = true;
+  start_.journal = journal_;
+  StartNextCoordinator();
 }
 
 bool Simulation::RunNext() {

@@ -27,6 +27,12 @@ class WorkerModel {
   virtual void OnStart() = 0;  // the connection is made
   virtual void OnMessage(const msg::ToWorker& message) = 0;
   virtual void OnKilled() {}  // the process is dead from here on
+  // Its connection to the coordinator has ended. False: so does the process. True: it has called
+  // WorkerHost::LookForCoordinator.
+  virtual bool OnCoordinatorGone(const std::string& reason) {
+    (void)reason;
+    return false;
+  }
 };
 
 // What a simulated process may do.
@@ -48,6 +54,10 @@ class WorkerHost {
   // The machine that the process runs on; one that is started again runs on the same.
   virtual std::uint32_t machine() const = 0;
   virtual std::optional<WorkerId> wanted() const = 0;
+  // WorkerModel::OnStart once there is one again. A host whose coordinator stays has none of this.
+  virtual void LookForCoordinator() {}
+  // The process goes on as `next`; the model before it stays where it is.
+  virtual void GoOnAs(std::unique_ptr<WorkerModel> next) { (void)next; }
 };
 
 // The control plane: how long messages take.
@@ -91,6 +101,9 @@ class Simulation {
   // coordinator.
   bool Troubled(const MemberId& member) const;
 
+  // A worker whose coordinator is gone keeps its parameters (job.coordinator_timeout).
+  bool reattaches() const;
+  const std::optional<SavedCheckpoint>& disk() const { return disk_; }
   const coordinator::JobResult* result() const { return result_ ? &*result_ : nullptr; }
   const coordinator::Coordinator& coordinator() const { return *coordinator_; }
   Time now() const { return queue_.now(); }
@@ -111,6 +124,9 @@ class Simulation {
     std::function<void(const SavedCheckpoint&)> on_saved;  // it is on disk
     std::function<void(const SavedCheckpoint&)> on_resumed;
     std::function<void(const coordinator::LogLine&)> on_log;
+    // The coordinator has died alone; the next one goes on from this state.
+    std::function<void()> on_crashed;
+    std::function<void(const coordinator::JobState&)> on_taken_over;
     std::function<void(const Fault&)> on_fault;
     std::function<void()> after_step;  // of the coordinator, its actions carried out
   };
@@ -157,8 +173,16 @@ class Simulation {
   Time InArrival(std::uint32_t machine, Time leaves, RandomStream& random);
   void StreamCheckpoint(const coordinator::StreamState& stream);
   void Save(const coordinator::SaveCheckpoint& save);
+  void Note(const coordinator::JournalEntry& entry);
   void EndCoordinator(Duration length);
   void Resume();
+  void CrashCoordinator(Duration length);
+  void TakeOver();
+  void ForgetCoordinator();
+  void StartNextCoordinator();
+  // Its connection has ended; it learns that `at`.
+  void LoseCoordinator(Process* process, Time at);
+  coordinator::ConnectionId NewConnection(Process* process);
 
   const ControlTiming timing_;
   const std::uint64_t seed_;
@@ -178,10 +202,15 @@ class Simulation {
   bool serving_ = false;      // a look at the inbox is scheduled
   bool was_stopped_ = false;  // since the last look
   std::uint64_t timer_generation_ = 0;
-  std::vector<std::unique_ptr<Process>> processes_;  // by connection, from 1
+  std::vector<std::unique_ptr<Process>> processes_;
+  std::vector<Process*> connections_;  // by ConnectionId, from 1
   std::vector<Machine> machines_;
   std::map<MemberId, Process*> members_;
-  bool down_ = false;                            // the coordinator is not there
+  bool down_ = false;                     // the coordinator is not there
+  std::optional<Time> next_coordinator_;  // when another one takes over from it
+  std::vector<coordinator::JournalEntry> journal_;
+  bool taking_over_ = false;                     // and does not know yet from where it goes on
+  bool last_commit_ = false;                     // was made: no entry tells of it
   std::vector<std::vector<std::byte>> writing_;  // a checkpoint that is not yet saved
   std::optional<SavedCheckpoint> disk_;
   std::map<coordinator::ConnectionId, std::uint64_t> streamed_;  // bytes of it

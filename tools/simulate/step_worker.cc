@@ -64,28 +64,67 @@ void StepWorker::OnStart() {
   hello.host = "simulated";
   hello.pid = host_->machine();
   hello.device = "cpu";
-  hello.wanted = host_->wanted();
+  hello.wanted = machine_ ? std::optional(self_.worker) : host_->wanted();
   hello.host_id = HostId();
   host_->Send(hello);
 }
 
 void StepWorker::OnMessage(const msg::ToWorker& message) {
   const auto* welcome = std::get_if<msg::Welcome>(&message);
-  if (welcome == nullptr) {
-    if (machine_) Handle(event::FromCoordinator{message});
-    return;
+  if (welcome != nullptr && orphaned_) {
+    next_welcome_ = *welcome;
+    Handle(event::CoordinatorFound{});
+  } else if (welcome != nullptr) {
+    Begin(*welcome, {});
+  } else if (machine_ && !orphaned_) {
+    Handle(event::FromCoordinator{message});
+  } else if (const auto* ping = std::get_if<msg::Ping>(&message)) {
+    host_->Send(msg::Pong{.sequence = ping->sequence,
+                          .ping_sent_ns = ping->sent_ns,
+                          .answered_ns = host_->now().time_since_epoch().count()});
   }
+}
+
+bool StepWorker::OnCoordinatorGone(const std::string& reason) {
+  if (!machine_ || !cluster_->options.machine.reattaches) return false;
+  if (next_welcome_) {
+    next_gone_ = true;
+    return true;
+  }
+  if (!orphaned_) Handle(event::CoordinatorGone{reason});
+  if (orphaned_) host_->LookForCoordinator();
+  return orphaned_;
+}
+
+// Another model goes on with the state of this one, which is as good as dead.
+void StepWorker::Do(const action::Detached& a) {
+  const msg::Welcome welcome = *next_welcome_;
+  Before before{numbers_, a.held, a.next_generation};
+  // The same coordinator, which had put it out, or one that has given its place away.
+  if (welcome.term == term_ || welcome.self.worker != self_.worker) before.held.reset();
+  OnKilled();
+  auto next = std::make_unique<StepWorker>(host_, cluster_);
+  StepWorker* const worker = next.get();
+  host_->GoOnAs(std::move(next));
+  worker->Begin(welcome, before);
+  if (next_gone_ && worker->OnCoordinatorGone("connection reset")) return;
+}
+
+void StepWorker::Begin(const msg::Welcome& welcome, const Before& before) {
   const Cluster::Options& options = cluster_->options;
-  self_ = welcome->self;
+  self_ = welcome.self;
   host_->SetSelf(self_);
   cluster_->alive[self_] = this;
   worker::MachineConfig config = options.machine;
   config.self = self_;
-  config.term = welcome->term;
+  config.term = term_ = welcome.term;
+  config.held = before.held;
+  config.first_generation = before.next_generation;
   config.state_tensors = StateTensors(cluster_->layout);
   config.mapping = options.hosts > 0;
   config.host_id = HostId();
   numbers_ = cluster_->make_numbers(self_);
+  if (before.numbers) numbers_->TakeOver(*before.numbers);
   machine_.emplace(config, cluster_->layout);
   msg::Ready ready;
   if (options.ucx) ready.transports.push_back({"ucx", "address", ""});
@@ -97,6 +136,7 @@ void StepWorker::OnMessage(const msg::ToWorker& message) {
   ready.parameter_count = options.whole_checkpoints ? cluster_->layout.parameter_count() : 1;
   ready.state_tensors = options.whole_checkpoints ? StateTensors(cluster_->layout) : 0;
   ready.own_parameters = options.own_parameters;
+  ready.held = before.held;
   host_->Send(ready);
 }
 
@@ -115,6 +155,9 @@ void StepWorker::Handle(const worker::Event& event) {
   if (const auto* told = std::get_if<worker::event::FromCoordinator>(&event)) {
     const auto* start = std::get_if<msg::Start>(&told->message);
     if (start != nullptr && start->source == StateSource::kGiven) numbers_->OnBegun();
+    if (start != nullptr && start->source == StateSource::kHeld) {
+      numbers_->OnHeld(start->plan.round);
+    }
   }
 }
 
@@ -243,6 +286,7 @@ void StepWorker::Do(const action::ToPeer& a) {
 void StepWorker::Do(const action::ToCoordinator& a) {
   if (const auto* level = std::get_if<msg::Level>(&a.message))
     numbers_->OnLevel(level->round.Next());
+  if (orphaned_) return;
   if (const auto* applied = std::get_if<msg::Applied>(&a.message)) {
     numbers_->OnSaidApplied(applied->round, applied->attempt);
   }
@@ -347,6 +391,7 @@ void StepWorker::RunNextOp() {
 }
 
 void StepWorker::EndOp() {
+  if (dead_) return;
   if (host_->true_now() < reduction_hangs_until_) {
     host_->AtTrue(reduction_hangs_until_, [this] { EndOp(); });
     return;
@@ -503,7 +548,7 @@ void StepWorker::Do(const action::VoidWork&) {
 
 // Perhaps before its time; the later call finds another run.
 void StepWorker::EndRun(std::uint64_t run) {
-  if (!run_ || run != runs_) return;
+  if (dead_ || !run_ || run != runs_) return;
   if (host_->true_now() < compute_hangs_until_) {
     host_->AtTrue(compute_hangs_until_, [this, run] { EndRun(run); });
     return;

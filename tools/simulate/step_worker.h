@@ -81,6 +81,7 @@ class StepWorker final : public WorkerModel {
   void OnMessage(const msg::ToWorker& message) override;
   // Its connections end.
   void OnKilled() override;
+  bool OnCoordinatorGone(const std::string& reason) override;
 
   std::uint32_t machine() const { return host_->machine(); }
   worker::StepMachine::View view() const { return machine_->view(); }
@@ -102,6 +103,13 @@ class StepWorker final : public WorkerModel {
   };
   using Fetch = std::shared_ptr<FetchState>;
 
+  // What a process has of the coordinator before.
+  struct Before {
+    std::shared_ptr<Numbers> numbers;
+    std::optional<HeldParameters> held;
+    std::uint32_t next_generation = 1;
+  };
+  void Begin(const msg::Welcome& welcome, const Before& before);
   std::string HostId() const;
   void Handle(const worker::Event& event);
   Duration Shortly();  // for what is only not at once
@@ -152,8 +160,8 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::SetTimer& a);
   void Do(const worker::action::Slowdown&) {}
   void Do(const worker::action::Exit&) {}
-  void Do(const worker::action::Orphaned&) {}
-  void Do(const worker::action::Detached&) {}
+  void Do(const worker::action::Orphaned&) { orphaned_ = true; }
+  void Do(const worker::action::Detached& a);
   void Do(const worker::action::Log& a);
 
   void Compute();
@@ -174,6 +182,7 @@ class StepWorker final : public WorkerModel {
   WorkerHost* host_;
   Cluster* cluster_;
   MemberId self_;
+  Term term_;
   std::optional<worker::StepMachine> machine_;
   std::shared_ptr<Numbers> numbers_;
   std::map<MemberId, std::shared_ptr<Connection>> connections_;
@@ -192,6 +201,9 @@ class StepWorker final : public WorkerModel {
   std::uint64_t timer_ = 0;
   bool in_step_ = false;
   bool dead_ = false;
+  bool orphaned_ = false;                     // its coordinator is gone
+  std::optional<msg::Welcome> next_welcome_;  // of the next one
+  bool next_gone_ = false;                    // and it is gone as well
 };
 
 }  // namespace lockstep::simulate

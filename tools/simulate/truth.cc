@@ -240,7 +240,7 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
     const auto commit = commits_.find({round, attempt});
     if (commit == commits_.end() && round < oldest_) return "";  // too long ago to be known
     if (commit == commits_.end()) return "a round was applied that was not committed";
-    if (!Learn(commit->second)) return "";
+    if (!Learn(commit->second)) return "nobody knows what it came to";
     known = truth_.find(round);
   }
   // An attempt that was replaced by another one, applied by somebody who is out.
@@ -319,7 +319,40 @@ void Truth::OnResumed(RoundId next, State state) {
   truth_.clear();
   const std::uint64_t digest = DigestOf(state);
   truth_[RoundId(next.value - 1)] = {Attempt(0), std::move(state), digest};
-  oldest_ = next;
+  oldest_ = RoundId(next.value - 1);
+}
+
+void Truth::OnTakenOver(RoundId next) {
+  residuals_.Clear();
+  std::erase_if(commits_, [&](const auto& c) { return c.first.first >= next; });
+  std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) >= next; });
+  std::erase_if(chosen_, [&](const auto& c) { return std::get<1>(c.first) >= next; });
+  std::erase_if(plans_, [&](const auto& p) { return p.first >= next; });
+  std::erase_if(relaxed_, [&](const auto& r) { return r >= next; });
+  std::erase_if(truth_, [&](const auto& t) { return t.first >= next; });
+  same_for_all_ = false;
+}
+
+void Truth::OnHolds(const MemberId& member, RoundId next, const State& state) {
+  const RoundId round(next.value - 1);
+  const auto holds = [&] {
+    const auto known = truth_.find(round);
+    return known != truth_.end() && SameBits(known->second.state.parameters, state.parameters) &&
+           SameState(known->second.state, state);
+  };
+  const bool decides = !std::exchange(same_for_all_, true);
+  if (!decides && round < oldest_) return;  // it was told long ago, and hears it now
+  if (decides && !holds()) {
+    for (auto at = commits_.lower_bound({round, Attempt(0)});
+         at != commits_.end() && at->first.first == round; ++at) {
+      if (Learn(at->second) && holds()) break;
+    }
+  }
+  ++applied_;
+  if (!holds()) {
+    Complain(member, fmt::format("the job goes on before round {} from parameters that {}", next,
+                                 decides ? "no attempt came to" : "another worker has not"));
+  }
 }
 
 }  // namespace lockstep::simulate

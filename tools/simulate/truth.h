@@ -61,6 +61,10 @@ class Truth {
   void OnCheckpoint(RoundId next, const State& state);
   // The job goes on after a checkpoint: what was done since is void.
   void OnResumed(RoundId next, State state);
+  // It goes on under another coordinator from what workers hold before round `next`: what one of
+  // the attempts at the round before came to, the same for all of them.
+  void OnTakenOver(RoundId next);
+  void OnHolds(const MemberId& member, RoundId next, const State& state);
   void Complain(const MemberId& member, const std::string& what);
 
   // Whether all values of the latest state that is known are numbers.
@@ -105,6 +109,7 @@ class Truth {
   const double clip_;
   const bool sharded_;
   const bool own_parameters_;
+  bool same_for_all_ = true;      // false: the first that holds something decides
   std::vector<State> drawn_;      // by who was told that the job begins with its parameters
   std::optional<State> initial_;  // before round 0; none: not known yet
   RoundId oldest_;                // that is still known

@@ -194,6 +194,9 @@ void Core::Detach() {
     const auto& newest = parameters_.newest();
     detached.held = HeldParameters{context_.config.term, parameters_.next(),
                                    newest ? std::optional(newest->attempt) : std::nullopt};
+  } else if (!parameters_.started() && checkpoint_bytes_ == 0 && context_.config.held) {
+    // The next coordinator died before it had begun anything with them.
+    detached.held = context_.config.held;
   } else {
     detached.lack = Lack();
   }
