@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/compatibility.h"
 #include "base/options.h"
+#include "base/overloaded.h"
 #include "base/schedule.h"
 #include "coordinator/core/from_round.h"
 #include "coordinator/core/resume_rules.h"
@@ -31,14 +32,6 @@ constexpr Duration kReading = std::chrono::milliseconds(50);
 constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 // The most replicas of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
-
-// Visits a variant with one function for each of its types.
-template <typename... Functions>
-struct Overloaded : Functions... {
-  using Functions::operator()...;
-};
-template <typename... Functions>
-Overloaded(Functions...) -> Overloaded<Functions...>;
 
 }  // namespace
 

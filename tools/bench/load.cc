@@ -133,7 +133,7 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   ~Connection() override { Close(); }
 
   Status Open();
-  void Start() { worker_.OnStart(); }
+  void Start() { worker_.OnConnected(); }
   bool open() const { return fd_ >= 0; }
   // The other end has closed when it returns false.
   Result<bool> Read();

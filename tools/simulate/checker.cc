@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/overloaded.h"
 #include "tools/simulate/computed_run.h"
 
 namespace lockstep::simulate {
@@ -22,19 +23,23 @@ void Checker::OnEvent(const coordinator::Event& event) {
   const auto member = members_.find(received->connection);
   if (member == members_.end()) return;
   const MemberId& from = member->second;
-  if (const auto* sealed = std::get_if<msg::Sealed>(&received->message)) On(from, *sealed);
-  if (const auto* receipts = std::get_if<msg::Receipts>(&received->message)) On(from, *receipts);
-  if (const auto* revoked = std::get_if<msg::Revoked>(&received->message)) On(from, *revoked);
-  if (const auto* reached = std::get_if<msg::Reached>(&received->message)) On(from, *reached);
-  if (const auto* applied = std::get_if<msg::Applied>(&received->message)) On(from, *applied);
-  if (const auto* level = std::get_if<msg::Level>(&received->message)) {
-    present_.insert(from);
-    next_[from] = level->round.Next();
-  }
-  if (std::holds_alternative<msg::Leave>(received->message)) Out(from);
+  std::visit(Overloaded{
+                 [&](const msg::Sealed& m) { OnSealed(from, m); },
+                 [&](const msg::Receipts& m) { OnReceipts(from, m); },
+                 [&](const msg::Revoked& m) { OnRevoked(from, m); },
+                 [&](const msg::Reached& m) { OnReached(from, m); },
+                 [&](const msg::Applied& m) { OnApplied(from, m); },
+                 [&](const msg::Level& m) {
+                   present_.insert(from);
+                   next_[from] = m.round.Next();
+                 },
+                 [&](const msg::Leave&) { Out(from); },
+                 [](const auto&) {},
+             },
+             received->message);
 }
 
-void Checker::On(const MemberId& from, const msg::Sealed& m) {
+void Checker::OnSealed(const MemberId& from, const msg::Sealed& m) {
   // Of work that a later attempt has made void.
   if (m.round > planned_ || (m.round == planned_ && m.plan != plan_)) return;
   // Said before it knew of the commit that its work was carried over.
@@ -42,13 +47,13 @@ void Checker::On(const MemberId& from, const msg::Sealed& m) {
   sealed_[{from, carried ? planned_ : m.round, m.part}] = m;
 }
 
-void Checker::On(const MemberId& from, const msg::Receipts& m) {
+void Checker::OnReceipts(const MemberId& from, const msg::Receipts& m) {
   for (const ReceivedPart& part : m.parts) {
     receipts_.insert({from, m.map_version, PartKey(part.member, m.round, part.part)});
   }
 }
 
-void Checker::On(const MemberId& from, const msg::Revoked& m) {
+void Checker::OnRevoked(const MemberId& from, const msg::Revoked& m) {
   if (m.round != planned_) return;
   std::vector<UnitIndex>& queue = queues_[from];
   while (queue.size() > m.from) {
@@ -59,13 +64,13 @@ void Checker::On(const MemberId& from, const msg::Revoked& m) {
   }
 }
 
-void Checker::On(const MemberId& from, const msg::Reached& m) {
+void Checker::OnReached(const MemberId& from, const msg::Reached& m) {
   for (const PeerPath& path : m.peers) {
     if (path.reached && path.mapped) mapped_.insert({from, path.peer});
   }
 }
 
-void Checker::On(const MemberId& from, const msg::Applied& m) {
+void Checker::OnApplied(const MemberId& from, const msg::Applied& m) {
   const auto next = next_.find(from);
   if (next != next_.end()) next->second = std::max(next->second, m.round.Next());
 }

@@ -89,11 +89,11 @@ class Checker {
     UnitIndex unit;
   };
 
-  void On(const MemberId& from, const msg::Sealed& m);
-  void On(const MemberId& from, const msg::Receipts& m);
-  void On(const MemberId& from, const msg::Revoked& m);
-  void On(const MemberId& from, const msg::Reached& m);
-  void On(const MemberId& from, const msg::Applied& m);
+  void OnSealed(const MemberId& from, const msg::Sealed& m);
+  void OnReceipts(const MemberId& from, const msg::Receipts& m);
+  void OnRevoked(const MemberId& from, const msg::Revoked& m);
+  void OnReached(const MemberId& from, const msg::Reached& m);
+  void OnApplied(const MemberId& from, const msg::Applied& m);
   void OnPlan(const Plan& plan);
   void OnPlanAnew(const Plan& plan);
   void OnAssign(const MemberId& to, const msg::Assign& m);

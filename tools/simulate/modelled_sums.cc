@@ -124,7 +124,7 @@ void ModelledWorker::TakePartInCheckpoint(const Committed& committed) {
   host_->Send(msg::StateChunk{committed.round, 0, 0, true, {bytes.begin(), bytes.end()}});
 }
 
-void ModelledWorker::On(const msg::Hedge& m) {
+void ModelledWorker::OnHedge(const msg::Hedge& m) {
   const auto* sums = exchange_->FindPublication(m.round, m.attempt);
   const Committed* committed = FindCommitted(m.round);
   if (m.by != self_ || sums == nullptr || committed == nullptr || committed->refused) return;
@@ -132,7 +132,7 @@ void ModelledWorker::On(const msg::Hedge& m) {
   if (share != sums->owners.end()) MakeSums(*sums, *share);
 }
 
-void ModelledWorker::On(const msg::FenceAttempt& m) {
+void ModelledWorker::OnFenceAttempt(const msg::FenceAttempt& m) {
   const auto* sums = exchange_->FindPublication(m.round, m.attempt);
   const bool holds = has_state_ && (next_ > m.round ||
                                     (next_ == m.round && sums != nullptr && sums->missing == 0));
@@ -142,7 +142,7 @@ void ModelledWorker::On(const msg::FenceAttempt& m) {
   host_->Send(msg::HoldAnswer{m.term, m.round, m.attempt, holds, m.order});
 }
 
-void ModelledWorker::On(const msg::TakeSums& m) {
+void ModelledWorker::OnTakeSums(const msg::TakeSums& m) {
   Remember(m.commit);
   auto& sums = exchange_->Of(m.commit);
   sums.missing = 0;
@@ -151,7 +151,7 @@ void ModelledWorker::On(const msg::TakeSums& m) {
 
 // As a worker's Core does: what was planned for it in the open round has been given away, and it
 // may get other units of that round.
-void ModelledWorker::On(const msg::CatchUp& m) {
+void ModelledWorker::OnCatchUp(const msg::CatchUp& m) {
   has_state_ = false;
   machine_->own.StopAll();
   if (plan_ && plan_->round == m.open_round) TakeUnits(*plan_);

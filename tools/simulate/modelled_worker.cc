@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/overloaded.h"
 #include "tools/simulate/modelled_machine.h"
 
 namespace lockstep::simulate {
@@ -11,7 +12,7 @@ ModelledWorker::ModelledWorker(WorkerHost* host, ModelledExchange* exchange)
     : host_(host), exchange_(exchange) {}
 ModelledWorker::~ModelledWorker() = default;
 
-void ModelledWorker::OnStart() {
+void ModelledWorker::OnConnected() {
   msg::Hello hello;
   hello.version = "simulated";
   hello.host = "simulated";
@@ -27,11 +28,35 @@ void ModelledWorker::OnKilled() {
 
 void ModelledWorker::OnMessage(const msg::ToWorker& message) {
   if (machine_) machine_->context.now = host_->now();
-  std::visit([this](const auto& m) { On(m); }, message);
+  std::visit(Overloaded{
+                 [&](const msg::Welcome& m) { OnWelcome(m); },
+                 [&](const msg::Form& m) { OnForm(m); },
+                 [&](const msg::Start& m) { OnStart(m); },
+                 [&](const msg::Commit& m) { OnCommit(m); },
+                 [&](const msg::Revoke& m) { machine_->own.OnRevoke(m); },
+                 [&](const msg::Assign& m) { machine_->own.OnAssign(m); },
+                 [&](const msg::FenceRound& m) { machine_->own.OnFence(m); },
+                 [&](const msg::NewOwners& m) { OnNewOwners(m); },
+                 [&](const msg::FenceAttempt& m) { OnFenceAttempt(m); },
+                 [&](const msg::Hedge& m) { OnHedge(m); },
+                 [](const msg::Decide&) {},  // not modelled (options.cc)
+                 [&](const msg::TakeSums& m) { OnTakeSums(m); },
+                 [&](const msg::CatchUp& m) { OnCatchUp(m); },
+                 [&](const msg::Evaluate& m) { OnEvaluate(m); },
+                 [&](const msg::Finish& m) { OnFinish(m); },
+                 [&](const msg::Ping& m) { OnPing(m); },
+                 [](const msg::Refuse&) {},
+                 [](const msg::MemberLeft&) {},
+                 [](const msg::StateChunk&) {},
+                 [](const msg::SetSlowdown&) {},
+                 [](const msg::GiveParameters&) {},  // all have the seed's
+                 [](const msg::AskToLeave&) {},      // only the HTTP door asks
+             },
+             message);
   if (machine_) Settle();
 }
 
-void ModelledWorker::On(const msg::Welcome& m) {
+void ModelledWorker::OnWelcome(const msg::Welcome& m) {
   self_ = m.self;
   host_->SetSelf(self_);
   worker::MachineConfig config = exchange_->options.machine;
@@ -48,7 +73,7 @@ void ModelledWorker::On(const msg::Welcome& m) {
   host_->Send(ready);
 }
 
-void ModelledWorker::On(const msg::Form& m) {
+void ModelledWorker::OnForm(const msg::Form& m) {
   msg::Reached reached;
   reached.formation = m.formation;
   reached.peers.reserve(m.connect_to.size() + m.expect.size());
@@ -62,7 +87,7 @@ void ModelledWorker::On(const msg::Form& m) {
   host_->Send(std::move(reached));
 }
 
-void ModelledWorker::On(const msg::Start& m) {
+void ModelledWorker::OnStart(const msg::Start& m) {
   if (m.source != StateSource::kPeers && !has_state_) {
     has_state_ = true;
     next_ = m.plan.round;
@@ -123,7 +148,7 @@ void ModelledWorker::SayReceived() {
   if (owning_.owner && !receipts.parts.empty()) host_->Send(std::move(receipts));
 }
 
-void ModelledWorker::On(const msg::Commit& m) {
+void ModelledWorker::OnCommit(const msg::Commit& m) {
   if (!std::ranges::binary_search(m.members, self_)) return;
   const Committed* known = FindCommitted(m.round);
   const bool again = known != nullptr && known->attempt == m.attempt;
@@ -154,26 +179,22 @@ void ModelledWorker::On(const msg::Commit& m) {
   LookForLoss(m.round);
 }
 
-void ModelledWorker::On(const msg::Revoke& m) { machine_->own.OnRevoke(m); }
-void ModelledWorker::On(const msg::Assign& m) { machine_->own.OnAssign(m); }
-void ModelledWorker::On(const msg::FenceRound& m) { machine_->own.OnFence(m); }
-
-void ModelledWorker::On(const msg::NewOwners& m) {
+void ModelledWorker::OnNewOwners(const msg::NewOwners& m) {
   if (FindCommitted(m.round) == nullptr) TakeOwners(m.round, m.owners);
 }
 
-void ModelledWorker::On(const msg::Evaluate& m) {
+void ModelledWorker::OnEvaluate(const msg::Evaluate& m) {
   host_->Send(msg::EvaluationResult{m.evaluation, m.range, 0, 0});
 }
 
-void ModelledWorker::On(const msg::Finish& m) {
+void ModelledWorker::OnFinish(const msg::Finish& m) {
   finished_ = true;
   if (!m.failed && has_state_ && next_.value > 0) {
     host_->Send(msg::Final{RoundId(next_.value - 1), "simulated"});
   }
 }
 
-void ModelledWorker::On(const msg::Ping& m) {
+void ModelledWorker::OnPing(const msg::Ping& m) {
   host_->Send(msg::Pong{m.sequence, m.sent_ns, host_->now().time_since_epoch().count(), 0, {}});
 }
 

@@ -31,7 +31,7 @@ class ModelledWorker final : public WorkerModel {
   ModelledWorker(WorkerHost* host, ModelledExchange* exchange);
   ~ModelledWorker() override;
 
-  void OnStart() override;
+  void OnConnected() override;
   void OnMessage(const msg::ToWorker& message) override;
   void OnKilled() override;
 
@@ -62,28 +62,18 @@ class ModelledWorker final : public WorkerModel {
     bool direct = true;  // owners take parts before the commit
   };
 
-  void On(const msg::Welcome& m);
-  void On(const msg::Form& m);
-  void On(const msg::Start& m);
-  void On(const msg::Commit& m);
-  void On(const msg::Revoke& m);
-  void On(const msg::Assign& m);
-  void On(const msg::FenceRound& m);
-  void On(const msg::NewOwners& m);
-  void On(const msg::FenceAttempt& m);
-  void On(const msg::Hedge& m);
-  void On(const msg::Decide&) {}  // not modelled (options.cc)
-  void On(const msg::TakeSums& m);
-  void On(const msg::CatchUp& m);
-  void On(const msg::Evaluate& m);
-  void On(const msg::Finish& m);
-  void On(const msg::Ping& m);
-  void On(const msg::Refuse&) {}
-  void On(const msg::MemberLeft&) {}
-  void On(const msg::StateChunk&) {}
-  void On(const msg::SetSlowdown&) {}
-  void On(const msg::GiveParameters&) {}  // all have the seed's
-  void On(const msg::AskToLeave&) {}      // only the HTTP door asks
+  void OnWelcome(const msg::Welcome& m);
+  void OnForm(const msg::Form& m);
+  void OnStart(const msg::Start& m);
+  void OnCommit(const msg::Commit& m);
+  void OnNewOwners(const msg::NewOwners& m);
+  void OnFenceAttempt(const msg::FenceAttempt& m);
+  void OnHedge(const msg::Hedge& m);
+  void OnTakeSums(const msg::TakeSums& m);
+  void OnCatchUp(const msg::CatchUp& m);
+  void OnEvaluate(const msg::Evaluate& m);
+  void OnFinish(const msg::Finish& m);
+  void OnPing(const msg::Ping& m);
 
   void Adopt(const Plan& plan);
   void TakeUnits(const Plan& own);

@@ -30,7 +30,7 @@ class Simulation::Process final : public WorkerHost {
     connection = simulation_->NewConnection(this);
     closed = false;
     simulation_->Arrive(coordinator::Connected{connection, fmt::format("machine {}", machine_)});
-    model->OnStart();
+    model->OnConnected();
   }
 
   void Send(msg::FromWorker message) override {

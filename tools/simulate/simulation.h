@@ -24,7 +24,7 @@ namespace lockstep::simulate {
 class WorkerModel {
  public:
   virtual ~WorkerModel() = default;
-  virtual void OnStart() = 0;  // the connection is made
+  virtual void OnConnected() = 0;
   virtual void OnMessage(const msg::ToWorker& message) = 0;
   virtual void OnKilled() {}  // the process is dead from here on
   // Its connection to the coordinator has ended. False: so does the process. True: it has called

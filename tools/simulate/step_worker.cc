@@ -58,7 +58,7 @@ std::string StepWorker::HostId() const {
   return fmt::format("{}", host_->machine() % std::max(1u, cluster_->options.hosts));
 }
 
-void StepWorker::OnStart() {
+void StepWorker::OnConnected() {
   msg::Hello hello;
   hello.version = "simulated";
   hello.host = "simulated";

@@ -77,7 +77,7 @@ class StepWorker final : public WorkerModel {
  public:
   StepWorker(WorkerHost* host, Cluster* cluster) : host_(host), cluster_(cluster) {}
 
-  void OnStart() override;
+  void OnConnected() override;
   void OnMessage(const msg::ToWorker& message) override;
   // Its connections end.
   void OnKilled() override;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/overloaded.h"
 
 namespace lockstep::worker {
 
@@ -33,7 +34,7 @@ Actions Core::Step(Time now, const Event& event) {
   LOCKSTEP_CHECK(context_.actions.empty(), "actions of the last step are left");
   context_.now = now;
   if (!ending_.over()) {
-    std::visit([&](const auto& e) { On(e); }, event);
+    Dispatch(event);
     if (!ending_.over()) Proceed();
   }
   for (const Action& action : context_.actions) {
@@ -72,17 +73,94 @@ void Core::Proceed() {
 // --- events
 // -----------------------------------------------------------------------------------------------
 
+void Core::Dispatch(const Event& event) {
+  std::visit(Overloaded{
+                 [&](const event::FromCoordinator& e) { OnCoordinatorMessage(e); },
+                 [&](const event::PeerUp& e) { OnPeerUp(e); },
+                 [&](const event::PeerDown& e) { OnPeerDown(e); },
+                 [&](const event::ConnectFailed& e) { peers_.OnConnectFailed(e); },
+                 [&](const event::PeerMapped& e) { OnPeerMapped(e); },
+                 [&](const event::FromPeer& e) { OnPeerMessage(e); },
+                 [&](const event::FetchDone& e) { OnFetchDone(e); },
+                 [&](const event::Served& e) { own_.OnServed(buffers_.Unserve(e.cookie)); },
+                 [&](const event::RunDone& e) { own_.OnRunDone(e); },
+                 [&](const event::BucketsFinal& e) { own_.OnBucketsFinal(e); },
+                 [&](const event::PartSealed& e) { own_.OnPartSealed(e); },
+                 [&](const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); },
+                 [&](const event::OpDone& e) { OnOpDone(e); },
+                 [&](const event::ChunkUploaded&) { upload_.OnChunkUploaded(); },
+                 [&](const event::ChunkGiven&) { initial_broadcast_.OnChunkGiven(); },
+                 [&](const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); },
+                 [&](const event::CoordinatorGone& e) { OnCoordinatorGone(e); },
+                 [&](const event::CoordinatorFound&) { detaching_ = orphaned_; },
+                 [&](const event::TimerDue& e) { OnTimerDue(e); },
+             },
+             event);
+}
+
+void Core::Dispatch(const msg::ToWorker& message) {
+  std::visit(Overloaded{
+                 [](const msg::Welcome&) {},  // see ProtocolCheck
+                 [&](const msg::Refuse& m) { ending_.OnRefused(m, State()); },
+                 [&](const msg::Form& m) { OnForm(m); },
+                 [&](const msg::MemberLeft& m) { peers_.OnLeft(m); },
+                 [&](const msg::Start& m) { OnStart(m); },
+                 [&](const msg::Commit& m) { OnCommit(m); },
+                 [&](const msg::Revoke& m) { own_.OnRevoke(m); },
+                 [&](const msg::Assign& m) { own_.OnAssign(m); },
+                 [&](const msg::FenceRound& m) { own_.OnFence(m); },
+                 [&](const msg::NewOwners& m) { OnNewOwners(m); },
+                 [&](const msg::FenceAttempt& m) { sums_.OnFenceAttempt(m); },
+                 [&](const msg::Hedge& m) { updates_->OnHedge(m); },
+                 [&](const msg::TakeSums& m) { OnTakeSums(m); },
+                 [&](const msg::Decide& m) { OnDecide(m); },
+                 [&](const msg::CatchUp& m) { OnCatchUp(m); },
+                 [&](const msg::Evaluate& m) { OnEvaluate(m); },
+                 [&](const msg::StateChunk& m) { OnStateChunk(m); },
+                 [&](const msg::GiveParameters& m) {
+                   initial_broadcast_.OnGive(m, parameters_.started());
+                 },
+                 [&](const msg::Finish& m) { OnFinish(m); },
+                 [&](const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); },
+                 [&](const msg::AskToLeave& m) { ending_.OnLeaveAsked(m.reason, State()); },
+                 [&](const msg::Ping& m) { OnPing(m); },
+             },
+             message);
+}
+
+Status Core::Dispatch(const MemberId& peer, const DecodedPeerMessage& decoded) {
+  return std::visit(
+      Overloaded{
+          [&](const PartReady& m) { return inputs_.OnPartReady(peer, m, decoded.floats); },
+          [&](const SumReady& m) { return sums_.OnSumReady(peer, m, decoded.floats); },
+          [&](const SumWant& m) {
+            sums_.OnSumWant(peer, m);
+            return Status();
+          },
+          [&](const MapState& m) {
+            OnMapState(peer, m);
+            return Status();
+          },
+          [&](const StateWant& m) { return updates_->OnStateWant(peer, m); },
+          [&](const StateReady& m) { return updates_->OnStateReady(peer, m); },
+          [&](const StateTaken& m) { return updates_->OnStateTaken(peer, m); },
+          [](const Alive&) { return Status(); },
+          [&](const ParametersReady& m) { return updates_->OnParametersReady(peer, m); },
+      },
+      decoded.message);
+}
+
 // What the coordinator says is checked against what only this worker knows before anything is done
 // about it. Where it cannot be, this worker leaves: it would not survive to follow half of it.
-void Core::On(const event::FromCoordinator& e) {
+void Core::OnCoordinatorMessage(const event::FromCoordinator& e) {
   if (const Status status = check_.Take(e.message); !status)
     return ending_.OnBroken(status.error().message);
-  std::visit([&](const auto& message) { On(message); }, e.message);
+  Dispatch(e.message);
 }
 
 // What was announced to the peer's last connection may be lost with it, so all of it is said again:
 // own_ forgets what it told when a peer goes, sums_ speaks up when it comes.
-void Core::On(const event::PeerUp& e) {
+void Core::OnPeerUp(const event::PeerUp& e) {
   peers_.OnUp(e);
   heartbeat_.OnUp(e.peer);
   inputs_.OnPeerUp(e.peer);
@@ -92,7 +170,7 @@ void Core::On(const event::PeerUp& e) {
 
 // A connection that broke is no verdict: the coordinator hears of it and judges. Until then what
 // the peer owes is missing, and what it owns is not announced to it.
-void Core::On(const event::PeerDown& e) {
+void Core::OnPeerDown(const event::PeerDown& e) {
   const bool was_up = peers_.Up(e.peer);
   peers_.OnDown(e);
   heartbeat_.OnDown(e.peer);
@@ -110,35 +188,30 @@ void Core::On(const event::PeerDown& e) {
 }
 
 // From here on its parts may be read in place: what waits for fetches is looked at again.
-void Core::On(const event::PeerMapped& e) {
+void Core::OnPeerMapped(const event::PeerMapped& e) {
   peers_.OnMapped(e);
   inputs_.OnPeerUp(e.peer);
 }
 
 // Bytes of a peer: decoded, then taken by the part that they concern. Whatever cannot be, at either
 // level, costs the peer its connection and nothing else.
-void Core::On(const event::FromPeer& e) {
+void Core::OnPeerMessage(const event::FromPeer& e) {
   if (!peers_.Up(e.peer)) return;
   heartbeat_.OnHeard(e.peer);
   const auto decoded = DecodePeerMessage(e.bytes, context_.layout.number_bytes());
-  Status status =
-      !decoded.ok()
-          ? Status(decoded.error())
-          : std::visit([&](const auto& message) { return On(e.peer, message, decoded->floats); },
-                       decoded->message);
+  const Status status = decoded.ok() ? Dispatch(e.peer, *decoded) : Status(decoded.error());
   if (!status) context_.Emit(action::ClosePeer{e.peer, status.error().message});
 }
 
-Status Core::On(const MemberId& peer, const MapState& m, std::span<const std::byte>) {
+void Core::OnMapState(const MemberId& peer, const MapState& m) {
   peers_.OnMapState(peer, m);
   // What was waited for through the transport may be read in place now.
   inputs_.OnPeerUp(peer);
-  return {};
 }
 
 // Also of a piece that nobody waits for any more; only its sender knows, so the part decides. Who
 // delivers is alive.
-void Core::On(const event::FetchDone& e) {
+void Core::OnFetchDone(const event::FetchDone& e) {
   const Fetcher::Done done = fetcher_.OnFetchDone(e);
   if (done.status == FetchStatus::kOk || done.status == FetchStatus::kGone) {
     heartbeat_.OnHeard(done.want.peer);
@@ -161,7 +234,7 @@ void Core::On(const event::FetchDone& e) {
 
 // Each operation ends here once. Those on buffers give them back before anybody looks at the
 // result, so that the step that follows finds them free.
-void Core::On(const event::OpDone& e) {
+void Core::OnOpDone(const event::OpDone& e) {
   if (ending_.OnOpDone(e, parameters_.next())) return;
   if (evaluation_.OnOpDone(e)) return;
   if (upload_.OnOpDone(e)) {
@@ -177,7 +250,7 @@ void Core::On(const event::OpDone& e) {
 
 // Nothing is decided any more, but what was decided is still done: sums that are on their way are
 // applied, and peers may take those that this worker has.
-void Core::On(const event::CoordinatorGone& e) {
+void Core::OnCoordinatorGone(const event::CoordinatorGone& e) {
   if (ending_.begun() || !context_.config.reattaches) {
     return ending_.OnCoordinatorGone(e.reason, State());
   }
@@ -205,7 +278,7 @@ void Core::Detach() {
   context_.Emit(std::move(detached));
 }
 
-void Core::On(const event::TimerDue& e) {
+void Core::OnTimerDue(const event::TimerDue& e) {
   timer_ = kNever;
   heartbeat_.OnTimer(e);
   peers_.OnTimer();
@@ -213,14 +286,14 @@ void Core::On(const event::TimerDue& e) {
 }
 
 // A coordinator that names ever more workers would make this one grow without a bound (I7).
-void Core::On(const msg::Form& m) {
+void Core::OnForm(const msg::Form& m) {
   peers_.OnForm(m);
   if (peers_.known() > 2 * kMaxMembers || peers_.forming() > kMaxMembers) {
     ending_.OnBroken("it names more workers than a job can have");
   }
 }
 
-void Core::On(const msg::Evaluate& m) {
+void Core::OnEvaluate(const msg::Evaluate& m) {
   if (!evaluation_.OnEvaluate(m)) {
     ending_.OnBroken("it lets evaluate more and more, without waiting for results");
   }
@@ -229,7 +302,7 @@ void Core::On(const msg::Evaluate& m) {
 // The first one says where the state comes from and what is computed first. A later one is for who
 // is about to catch up (CatchUp follows, which says from where), or says that the open round is
 // planned anew; it never gives a state.
-void Core::On(const msg::Start& m) {
+void Core::OnStart(const msg::Start& m) {
   if (parameters_.started()) {
     // Again, ahead of CatchUp or because the round is planned anew: the plan is what matters.
     if (m.source != StateSource::kPeers) return;
@@ -251,7 +324,7 @@ void Core::On(const msg::Start& m) {
 // A commit of a round that is in the parameters already is heard in three cases: it is another
 // attempt, which puts this worker back; it names another writer of a checkpoint; or it brings the
 // next plan, which a worker that copied its state from someone who was ahead has not seen.
-void Core::On(const msg::Commit& m) {
+void Core::OnCommit(const msg::Commit& m) {
   if (parameters_.follows() && m.round < updates_->next()) {
     if (!Replaces(m)) {
       // What was copied may have been ahead of this commit; its plan is not.
@@ -270,7 +343,7 @@ void Core::On(const msg::Commit& m) {
 }
 
 // Only the open round gets new owners like this. After the commit owners change with the attempt.
-void Core::On(const msg::NewOwners& m) {
+void Core::OnNewOwners(const msg::NewOwners& m) {
   if (rounds_.SumsOf(m.round) != nullptr) return;
   const OwnerMap* known = rounds_.OwnersOf(m.round);
   if (known == nullptr || known->version >= m.owners.version) return;
@@ -280,7 +353,7 @@ void Core::On(const msg::NewOwners& m) {
 
 // The answer to "who holds it?": this attempt stands, everybody takes from a holder what is
 // missing. It carries the commit, because who was away may not know it.
-void Core::On(const msg::TakeSums& m) {
+void Core::OnTakeSums(const msg::TakeSums& m) {
   // Others are told to take everything here, perhaps of a round that it has applied.
   if (m.holder == context_.config.self) sums_.OnTakeSums(m);
   if (parameters_.follows() && m.commit.round < updates_->next() &&
@@ -294,7 +367,7 @@ void Core::On(const msg::TakeSums& m) {
 }
 
 // It would not wait for who holds nothing, and may not go on without who does.
-void Core::On(const msg::Decide& m) {
+void Core::OnDecide(const msg::Decide& m) {
   if (!updates_->OnDecide(m)) {
     ending_.OnBroken(fmt::format("it decides round {}, whose sums this worker lacks", m.round));
   }
@@ -302,7 +375,7 @@ void Core::On(const msg::Decide& m) {
 
 // From the open round on it follows commits like everybody else; the rounds before it are in what
 // it copies.
-void Core::On(const msg::CatchUp& m) {
+void Core::OnCatchUp(const msg::CatchUp& m) {
   if (!parameters_.started()) return;
   parameters_.BeginCopies();
   own_.StopAll();
@@ -320,7 +393,7 @@ void Core::On(const msg::CatchUp& m) {
 
 // A resumed job starts from a checkpoint, another one from a worker's parameters: the coordinator
 // streams them ahead of Start.
-void Core::On(const msg::StateChunk& m) {
+void Core::OnStateChunk(const msg::StateChunk& m) {
   if (parameters_.started()) return;
   context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
   // Behind the store: the coordinator sends on as this worker stores.
@@ -328,12 +401,12 @@ void Core::On(const msg::StateChunk& m) {
   context_.Tell(msg::CheckpointTaken{checkpoint_bytes_});
 }
 
-void Core::On(const msg::Finish& m) {
+void Core::OnFinish(const msg::Finish& m) {
   ending_.OnFinish(m);
   own_.StopAll();
 }
 
-void Core::On(const msg::Ping& m) {
+void Core::OnPing(const msg::Ping& m) {
   context_.Tell(msg::Pong{m.sequence, m.sent_ns, context_.now.time_since_epoch().count(), 0, {}});
 }
 

@@ -47,76 +47,34 @@ class Core {
   void CheckInvariants() const;
 
  private:
-  // One for each kind of event.
-  void On(const event::FromCoordinator& e);
-  void On(const event::PeerUp& e);
-  void On(const event::PeerDown& e);
-  void On(const event::ConnectFailed& e) { peers_.OnConnectFailed(e); }
-  void On(const event::PeerMapped& e);
-  void On(const event::FromPeer& e);
-  void On(const event::FetchDone& e);
-  void On(const event::Served& e) { own_.OnServed(buffers_.Unserve(e.cookie)); }
-  void On(const event::RunDone& e) { own_.OnRunDone(e); }
-  void On(const event::BucketsFinal& e) { own_.OnBucketsFinal(e); }
-  void On(const event::PartSealed& e) { own_.OnPartSealed(e); }
-  void On(const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); }
-  void On(const event::OpDone& e);
-  void On(const event::ChunkUploaded&) { upload_.OnChunkUploaded(); }
-  void On(const event::ChunkGiven&) { initial_broadcast_.OnChunkGiven(); }
-  void On(const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); }
-  void On(const event::CoordinatorGone& e);
-  void On(const event::CoordinatorFound&) { detaching_ = orphaned_; }
-  void On(const event::TimerDue& e);
+  // Each event and message goes to the parts that it concerns, or to a handler below.
+  void Dispatch(const Event& event);
+  void Dispatch(const msg::ToWorker& message);
+  Status Dispatch(const MemberId& peer, const DecodedPeerMessage& decoded);
 
-  // Messages of the coordinator.
-  void On(const msg::Welcome&) {}  // see ProtocolCheck
-  void On(const msg::Refuse& m) { ending_.OnRefused(m, State()); }
-  void On(const msg::Form& m);
-  void On(const msg::MemberLeft& m) { peers_.OnLeft(m); }
-  void On(const msg::Start& m);
-  void On(const msg::Commit& m);
-  void On(const msg::Revoke& m) { own_.OnRevoke(m); }
-  void On(const msg::Assign& m) { own_.OnAssign(m); }
-  void On(const msg::FenceRound& m) { own_.OnFence(m); }
-  void On(const msg::NewOwners& m);
-  void On(const msg::FenceAttempt& m) { sums_.OnFenceAttempt(m); }
-  void On(const msg::Hedge& m) { updates_->OnHedge(m); }
-  void On(const msg::TakeSums& m);
-  void On(const msg::Decide& m);
-  void On(const msg::CatchUp& m);
-  void On(const msg::Evaluate& m);
-  void On(const msg::StateChunk& m);
-  void On(const msg::GiveParameters& m) { initial_broadcast_.OnGive(m, parameters_.started()); }
-  void On(const msg::Finish& m);
-  void On(const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); }
-  void On(const msg::AskToLeave& m) { ending_.OnLeaveAsked(m.reason, State()); }
-  void On(const msg::Ping& m);
+  void OnCoordinatorMessage(const event::FromCoordinator& e);
+  void OnPeerUp(const event::PeerUp& e);
+  void OnPeerDown(const event::PeerDown& e);
+  void OnPeerMapped(const event::PeerMapped& e);
+  void OnPeerMessage(const event::FromPeer& e);
+  void OnFetchDone(const event::FetchDone& e);
+  void OnOpDone(const event::OpDone& e);
+  void OnCoordinatorGone(const event::CoordinatorGone& e);
+  void OnTimerDue(const event::TimerDue& e);
 
-  // Messages of peers.
-  Status On(const MemberId& peer, const PartReady& m, std::span<const std::byte> floats) {
-    return inputs_.OnPartReady(peer, m, floats);
-  }
-  Status On(const MemberId& peer, const SumReady& m, std::span<const std::byte> floats) {
-    return sums_.OnSumReady(peer, m, floats);
-  }
-  Status On(const MemberId& peer, const SumWant& m, std::span<const std::byte>) {
-    sums_.OnSumWant(peer, m);
-    return {};
-  }
-  Status On(const MemberId& peer, const MapState& m, std::span<const std::byte>);
-  Status On(const MemberId& peer, const StateWant& m, std::span<const std::byte>) {
-    return updates_->OnStateWant(peer, m);
-  }
-  Status On(const MemberId& peer, const StateReady& m, std::span<const std::byte>) {
-    return updates_->OnStateReady(peer, m);
-  }
-  Status On(const MemberId& peer, const StateTaken& m, std::span<const std::byte>) {
-    return updates_->OnStateTaken(peer, m);
-  }
-  Status On(const MemberId&, const Alive&, std::span<const std::byte>) { return {}; }
-  Status On(const MemberId& peer, const ParametersReady& m, std::span<const std::byte>) {
-    return updates_->OnParametersReady(peer, m);
-  }
+  void OnForm(const msg::Form& m);
+  void OnStart(const msg::Start& m);
+  void OnCommit(const msg::Commit& m);
+  void OnNewOwners(const msg::NewOwners& m);
+  void OnTakeSums(const msg::TakeSums& m);
+  void OnDecide(const msg::Decide& m);
+  void OnCatchUp(const msg::CatchUp& m);
+  void OnEvaluate(const msg::Evaluate& m);
+  void OnStateChunk(const msg::StateChunk& m);
+  void OnFinish(const msg::Finish& m);
+  void OnPing(const msg::Ping& m);
+
+  void OnMapState(const MemberId& peer, const MapState& m);
 
   // Decisions.
   // False when the commit is none that this worker can follow now: it is of another time, this

@@ -25,8 +25,8 @@ using simulate::WorkerModel;
 class Liar final : public WorkerModel {
  public:
   Liar(WorkerHost* host, Cluster* cluster) : host_(host), core_(host, cluster) {}
-  void OnStart() override {
-    core_.OnStart();
+  void OnConnected() override {
+    core_.OnConnected();
     Lie();
   }
   void OnKilled() override { core_.OnKilled(); }
