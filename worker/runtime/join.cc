@@ -10,6 +10,7 @@
 #include "base/ini.h"
 #include "base/job_options.h"
 #include "base/program_options.h"
+#include "worker/runtime/compute_queue.h"
 #include "worker/runtime/open_ports.h"
 
 namespace lockstep::worker {
@@ -73,34 +74,41 @@ std::string HostId() {
   return id;
 }
 
-Result<Joined> Join(const SessionOptions& options, CoordinatorInbox& inbox,
+CoordinatorChannel::CoordinatorChannel(ComputeQueue& compute)
+    : inbox([&compute](const Error& broken) {
+        compute.End({.reason = broken.message, .failed = true});
+      }) {}
+
+Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
                     std::function<msg::RunInHand()> run_in_hand) {
   auto address = ParseHostPort(options.coordinator);
   if (!address) return address.error();
   const Status open = CheckDataHost(options.data_host, !options.secret_file.empty());
   if (!open.ok()) return open.error();
+  CoordinatorInbox& inbox = channel.inbox;
   auto link = ControlLink::Connect(
       *address, options.secret_file, options.connect_timeout,
       {.on_message = [&inbox](msg::ToWorker message) { inbox.Put(std::move(message)); },
        .on_closed = [&inbox](const Error& error) { inbox.Close(error); },
        .run_in_hand = std::move(run_in_hand)});
   if (!link) return link.error();
-  Joined joined{.link = std::move(*link), .welcome = {}, .config = {}};
-  joined.link->Send(msg::Hello{.protocol = kProtocolVersion,
-                               .version = Version(),
-                               .host = HostName(),
-                               .pid = static_cast<std::uint64_t>(::getpid()),
-                               .device = options.device,
-                               .wanted = options.wanted,
-                               .host_id = HostId(),
-                               .settings = options.settings});
+  Joined joined;
+  (*link)->Send(msg::Hello{.protocol = kProtocolVersion,
+                           .version = Version(),
+                           .host = HostName(),
+                           .pid = static_cast<std::uint64_t>(::getpid()),
+                           .device = options.device,
+                           .wanted = options.wanted,
+                           .host_id = HostId(),
+                           .settings = options.settings});
   if (const Status taken = TakeWelcome(options, inbox, &joined); !taken) {
     const ErrorCode code = taken.error().code;
     const bool refused = code == ErrorCode::kTryAgain || code == ErrorCode::kRefused;
-    if (!refused) joined.link->Send(msg::Leave{kWorkerEnds});
+    if (!refused) (*link)->Send(msg::Leave{kWorkerEnds});
     return taken.error();
   }
-  joined.link->SetTimeout(FromSeconds(joined.config.liveness.timeout_s));
+  channel.link = std::move(*link);
+  channel.link->SetTimeout(FromSeconds(joined.config.liveness.timeout_s));
   return joined;
 }
 

@@ -15,16 +15,26 @@
 
 namespace lockstep::worker {
 
+class ComputeQueue;
+
+// To a coordinator.
+struct CoordinatorChannel {
+  // A coordinator that breaks the protocol before this worker has begun ends what `compute` has.
+  explicit CoordinatorChannel(ComputeQueue& compute);
+
+  CoordinatorInbox inbox;
+  std::unique_ptr<ControlLink> link;  // gone before what its thread calls
+};
+
 struct Joined {
-  std::unique_ptr<ControlLink> link;
   msg::Welcome welcome;
   JobConfig config;  // with this worker's overrides
 };
 
-// Blocks. What the coordinator says goes to the inbox, which outlives the link; what comes behind
-// the welcome waits there. Errors are one line for people; kTryAgain and kRefused: the coordinator
-// refuses this worker.
-Result<Joined> Join(const SessionOptions& options, CoordinatorInbox& inbox,
+// Blocks. The channel has a link afterwards, unless there is an error. What the coordinator says
+// behind its welcome waits in the channel's inbox. Errors are one line for people; kTryAgain and
+// kRefused: the coordinator refuses this worker.
+Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
                     std::function<msg::RunInHand()> run_in_hand);
 
 // The reason of a worker that leaves on its own.

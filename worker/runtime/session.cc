@@ -13,11 +13,11 @@
 #include "base/emulated_unit.h"
 #include "base/ini.h"
 #include "base/log.h"
-#include "base/options.h"
 #include "base/program_options.h"
 #include "worker/runtime/contribution.h"
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/coordinator_inbox.h"
+#include "worker/runtime/coordinator_search.h"
 #include "worker/runtime/data_plane.h"
 #include "worker/runtime/join.h"
 #include "worker/runtime/pacer.h"
@@ -27,10 +27,6 @@
 
 namespace lockstep::worker {
 namespace {
-
-// How long the next coordinator is waited for before the program has a turn.
-constexpr Duration kLook = std::chrono::seconds(2);
-constexpr Duration kShortLook = std::chrono::milliseconds(100);
 
 // How much of the contributions was final before the end of their last runs.
 struct Early {
@@ -73,24 +69,13 @@ msg::Reading ReadingOf(const UnitResult& result) {
 // Built up in this order, and taken down in the other: channel to the coordinator (join.h), parts
 // (session_parts.h), pacer, data plane.
 class SessionImpl final : public Session {
-  // To a coordinator.
-  struct Channel {
-    explicit Channel(ComputeQueue& compute)
-        : inbox([&compute](const Error& broken) {
-            compute.End({.reason = broken.message, .failed = true});
-          }) {}
-    CoordinatorInbox inbox;
-    std::unique_ptr<ControlLink> link;  // gone before what its thread calls
-  };
-
  public:
   explicit SessionImpl(SessionOptions options) : options_(std::move(options)) {}
 
   ~SessionImpl() override {
-    for (const Channel* channel : {channel_.get(), next_channel_.get()}) {
-      if (channel && channel->link && (!ended_ || leave_untold_)) {
-        channel->link->Send(msg::Leave{leave_reason_});
-      }
+    if (!ended_ || leave_untold_) {
+      if (channel_->link) channel_->link->Send(msg::Leave{leave_reason_});
+      if (search_) search_->Leave(leave_reason_);
     }
     channel_->inbox.Stop();
     plane_.reset();  // before the channel, to which it speaks
@@ -98,7 +83,7 @@ class SessionImpl final : public Session {
   }
 
   Status Open() {
-    auto joined = JoinBy(*channel_, options_);
+    auto joined = worker::Join(options_, *channel_, RunInHand());
     if (!joined) return joined.error();
     welcome_ = std::move(joined->welcome);
     config_ = std::move(joined->config);
@@ -341,82 +326,44 @@ class SessionImpl final : public Session {
     return slowdowns;
   }
 
-  Result<Joined> JoinBy(Channel& channel, const SessionOptions& options) {
-    auto joined = worker::Join(options, channel.inbox, [this] { return run_watch_.InHand(); });
-    if (joined) channel.link = std::move(joined->link);
-    return joined;
+  std::function<msg::RunInHand()> RunInHand() const {
+    return [this] { return run_watch_.InHand(); };
   }
 
-  Duration CoordinatorPatience() const {
-    const double seconds = config_.job.coordinator_timeout_s;
-    return FromSeconds(seconds >= 0 ? seconds : 3 * config_.liveness.timeout_s);
-  }
-
-  // One look, of a second or two, so that a program that waits in Next stays in hand. True: there
-  // is something else to do than to look once more.
-  bool LookForCoordinator(const std::string& reason) {
-    if (!orphaned_since_) {
-      orphaned_since_ = MonotonicNow();
-      spdlog::warn(
-          "{}; this worker keeps its parameters and looks for the next coordinator at {}, for at "
-          "most {} (job.coordinator_timeout)",
-          reason, options_.coordinator, FormatDurationSeconds(Seconds(CoordinatorPatience())));
+  // True: there is something else to do than to look once more.
+  bool LookForCoordinator(const std::string& lost) {
+    if (!search_) {
+      search_.emplace(options_, welcome_, CoordinatorPatience(config_), lost, compute_,
+                      RunInHand());
     }
-    const Duration left = *orphaned_since_ + CoordinatorPatience() - MonotonicNow();
-    SessionOptions options = options_;
-    options.wanted = self().worker;
-    options.connect_timeout = std::clamp<Duration>(left, kShortLook, kLook);
-    next_channel_ = std::make_unique<Channel>(compute_);
-    auto joined = JoinBy(*next_channel_, options);
-    std::string why = joined ? WhyNot(joined->welcome) : joined.error().message;
-    if (joined && why.empty()) {
-      next_welcome_ = std::move(joined->welcome);
-      compute_.ExpectDetached();
-      plane_->Post(event::CoordinatorFound{});
+    const Result<bool> found = search_->Look();
+    if (!found) {
+      compute_.End({.reason = found.error().message,
+                    .failed = true,
+                    .not_final = "the coordinator was lost"});
       return true;
     }
-    // One of an earlier term, which was stopped and goes on, is not followed by anybody.
-    if (next_channel_->link) next_channel_->link->Send(msg::Leave{why});
-    next_channel_.reset();
-    const bool refused = !joined && joined.error().code == ErrorCode::kRefused;
-    if (left > Duration{} && !refused) return false;
-    compute_.End(
-        {.reason = fmt::format("{}; no coordinator took over within {} "
-                               "(job.coordinator_timeout): {}",
-                               reason, FormatDurationSeconds(Seconds(CoordinatorPatience())), why),
-         .failed = true,
-         .not_final = "the coordinator was lost"});
+    if (!*found) return false;
+    compute_.ExpectDetached();
+    plane_->Post(event::CoordinatorFound{});
     return true;
-  }
-
-  // Why this is not the one to go on with; empty: it is.
-  std::string WhyNot(const msg::Welcome& welcome) const {
-    if (welcome.run_id != welcome_.run_id) return "another job is run there";
-    const bool same = welcome.job_id == welcome_.job_id;  // drawn at each start of a coordinator
-    if (welcome.term < welcome_.term || (welcome.term == welcome_.term && !same)) {
-      return fmt::format(
-          "the coordinator there is of term {}, and this worker has followed one of "
-          "term {}",
-          welcome.term, welcome_.term);
-    }
-    if (welcome.self.worker != self().worker) return "this worker's place has been taken";
-    if (welcome.config_text != welcome_.config_text) return "the job has other settings there";
-    return {};
   }
 
   // The core of the coordinator before has said its last word.
   void GoOnWith(const action::Detached& detached) {
+    CoordinatorSearch::Found next = search_->Take();
+    search_.reset();
     spdlog::info(
-        "the coordinator of term {} takes over: {}", next_welcome_.term,
+        "the coordinator of term {} takes over: {}", next.welcome.term,
         detached.held
             ? fmt::format("this worker holds the parameters before round {}", detached.held->next)
             : fmt::format("this worker holds no parameters ({})", detached.lack));
     channel_->inbox.Stop();
     plane_.reset();
-    std::unique_ptr<Channel> before;
+    std::unique_ptr<CoordinatorChannel> before;
     {
       std::lock_guard lock(leaving_);
-      before = std::exchange(channel_, std::move(next_channel_));
+      before = std::exchange(channel_, std::move(next.channel));
     }
     before.reset();
     compute_.Reset();
@@ -425,9 +372,8 @@ class SessionImpl final : public Session {
     // What compression has kept back goes with the one before (worker/memory/residual.h).
     contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
     // The same coordinator, which has given this worker up while it was stopped, believes nothing.
-    const bool same = next_welcome_.term == welcome_.term;
-    welcome_ = std::move(next_welcome_);
-    orphaned_since_.reset();
+    const bool same = next.welcome.term == welcome_.term;
+    welcome_ = std::move(next.welcome);
     if (Status started =
             StartExchange(same ? std::nullopt : detached.held, detached.next_generation);
         !started) {
@@ -455,8 +401,8 @@ class SessionImpl final : public Session {
     DataPlane::Setup setup = SetupOf(config_, welcome_, options_, *parts_);
     setup.data_host =
         options_.data_host.empty() ? channel_->link->local_address() : options_.data_host;
-    setup.core.reattaches =
-        CoordinatorPatience() > Duration{} && config_.optimizer.Shards(welcome_.workers) == 0;
+    setup.core.reattaches = CoordinatorPatience(config_) > Duration{} &&
+                            config_.optimizer.Shards(welcome_.workers) == 0;
     setup.unfit = [this](const std::string& reason) {
       // The reason first: once this worker's connections end, others report that it is not reached.
       channel_->link->Send(msg::Leave{reason}, Guarded([this, reason] {
@@ -693,11 +639,9 @@ class SessionImpl final : public Session {
   JobConfig config_;
   std::unique_ptr<SessionParts> parts_;  // since Begin
   std::unique_ptr<Pacer> pacer_;
-  // Another one is made where the coordinator is gone (LookForCoordinator).
-  std::unique_ptr<Channel> channel_ = std::make_unique<Channel>(compute_);
-  std::unique_ptr<Channel> next_channel_;  // of a coordinator that has been found
-  msg::Welcome next_welcome_;
-  std::optional<Time> orphaned_since_;
+  // Another one takes its place where the coordinator is gone (GoOnWith).
+  std::unique_ptr<CoordinatorChannel> channel_ = std::make_unique<CoordinatorChannel>(compute_);
+  std::optional<CoordinatorSearch> search_;  // while the coordinator is gone
   std::unique_ptr<DataPlane> plane_;
   std::mutex leaving_;  // guards the next three
   bool interrupted_ = false;
