@@ -130,7 +130,7 @@ constexpr std::array kRows = {
         "PyTorch give clip_grad_norm to job.prepare)"},
 };
 
-// A job has this value from its start to its end, or never. Others may be joined to it by +.
+// A job has this value from its start to its end, or never. Other values may be joined to it by +.
 struct Kept {
   std::string_view key;
   std::string_view value;

@@ -1,6 +1,6 @@
-// Which choices of a job exclude each other, and which stay as they are for the whole job. It is
-// one table, asked when a config is read, when a job starts or is resumed, when its policy is
-// exchanged, when a round's algorithm is chosen and when a worker begins.
+// A table of the choices of a job that exclude each other, and of those that stay the same for the
+// whole job. It is used when a config is read, when a job starts or is resumed, and when its policy
+// is exchanged. It is also used when a round's algorithm is chosen and when a worker begins.
 // docs/reference/configuration.md shows it.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace lockstep {
 // Properties of a policy that other choices depend on, whatever its name.
 struct PolicyTraits {
   std::string name = {};  // for people, as policy.name
-  bool relaxed = false;   // contributions that a round closes without go on in the next one
+  bool relaxed = false;   // contributions that a round closes without continue in the next one
   bool local = false;     // a round is local steps, then an average of the parameters
 };
 
-// Derived from the name alone. Of a plug-in only its loader knows more.
+// NamedPolicy derives them from the name alone; only the loader of a plug-in knows more.
 PolicyTraits NamedPolicy(const PolicySection& section);
 
-// Facts that no config has. A place that does not know one of them leaves the default, which
+// Facts that no config has. A caller that does not know one of them leaves the default, which
 // excludes nothing.
 struct Traits {
   PolicyTraits policy = {};
@@ -34,18 +34,19 @@ struct Traits {
   bool averages = false;       // running statistics travel with the gradients
 };
 
-// kInvalid, one line that names the first two choices of the table that exclude each other.
+// Returns kInvalid with one line, which names the first two choices of the table that exclude each
+// other.
 Status CheckTogether(const JobConfig& config, const Traits& traits);
 
-// Why exchange.algorithm = auto can only be direct; empty: any algorithm goes with the other
-// choices.
+// The reason why exchange.algorithm = auto can only be direct; empty: any algorithm goes with the
+// other choices.
 std::string WhyOnlyDirect(const JobConfig& config, const Traits& traits);
 
-// Why the option `key` cannot go from one value to another, when the policy is exchanged or the job
-// is resumed; empty: it can.
+// The reason why the option `key` cannot go from one value to another, when the policy is exchanged
+// or the job is resumed; empty: it can.
 std::string_view WhyKept(std::string_view key, std::string_view before, std::string_view now);
 
-// Both tables for docs/reference/configuration.md, Markdown.
+// Both tables as Markdown, for docs/reference/configuration.md.
 std::string CompatibilityReference();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Which control groups limit this process.
+// The control groups that limit this process.
 #pragma once
 
 #include <filesystem>
@@ -15,11 +15,12 @@ struct ControlGroup {
 };
 
 // Calls `visit` for each group that limits this process in `controller` ("memory", "cpu"): its own
-// one and all above it. None where they cannot be read.
+// one and all above it. Calls it for none where they cannot be read.
 void ForEachControlGroup(std::string_view controller,
                          const std::function<void(const ControlGroup&)>& visit);
 
-// The same of a process whose /proc/PID/cgroup is `groups`, with the file systems below `root`.
+// Does the same for a process whose /proc/PID/cgroup is `groups`, with the file systems below
+// `root`.
 void ForEachControlGroup(std::istream& groups, const std::filesystem::path& root,
                          std::string_view controller,
                          const std::function<void(const ControlGroup&)>& visit);

@@ -15,9 +15,9 @@ namespace {
 // The digest of n values. Two floats make a word, the first in its low half; a missing last one
 // counts as zero bits. Word i goes into lane i % 8:
 //   lane = rotl(lane + word * kSpread, 31) * kMix    mod 2^64
-// which is a bijection of the lane for each word and of the word for each lane. The first product
-// makes the bits of a word that would have to change to hide a changed earlier one many and
-// scattered. Lane j starts as Mix64(j). At the end, with Mix64 of base/random.h:
+// which is a bijection of the lane for each word and of the word for each lane. To hide a changed
+// earlier word, many scattered bits of a later one would have to change; the first product causes
+// that. Lane j starts as Mix64(j). At the end, with Mix64 of base/random.h:
 //   low  = Mix64(... Mix64(Mix64(n) ^ lane 0) ... ^ lane 7)
 //   high = Mix64(... Mix64(Mix64(~n) ^ lane 7) ... ^ lane 0)
 constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15ull;
@@ -57,7 +57,7 @@ void DigestStream::Update(std::span<const std::byte> bytes) {
     AddBlock(block_.data());
     in_block_ = 0;
   }
-  // In a copy: what bytes point to might be the lanes themselves, for all that the compiler knows.
+  // Works in a copy: for the compiler, `bytes` might point to the lanes themselves.
   std::array<std::uint64_t, kLanes> lanes = lanes_;
   for (; bytes.size() >= kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
     for (std::size_t j = 0; j < kLanes; ++j) {

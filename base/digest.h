@@ -1,8 +1,8 @@
-// A fast digest of bits, to compare copies: of the same parameters on several workers, of a
-// checkpoint on the disk with what was written. The same on every machine, and part of what workers
-// say to each other and of the files: its definition (digest.cc) may not change without a version.
-// Copies that differ in a bit differ in it, by all odds; it finds accidents and is no proof against
-// somebody who looks for collisions.
+// A fast digest of bits, to compare copies: the parameters on several workers, or a checkpoint on
+// the disk with the bytes that were written. It is the same on every machine, and part of messages
+// and files: its definition (digest.cc) may not change without a version. Copies that differ in a
+// bit almost certainly differ in the digest. It finds accidents; it does not protect from somebody
+// who looks for collisions.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct Digest128 {
   auto operator<=>(const Digest128&) const = default;
 };
 
-// 32 hexadecimal digits, lower case, the high half first.
+// Writes 32 hexadecimal digits, lower case, the high half first.
 std::string ToString(const Digest128& digest);
 std::optional<Digest128> DigestFromString(std::string_view text);
 
@@ -34,7 +34,7 @@ class DigestStream {
  public:
   DigestStream();
   void Update(std::span<const std::byte> bytes);
-  // Of all that came so far; more may follow.
+  // The digest of all bytes so far; more may follow.
   Digest128 Digest() const;
 
  private:

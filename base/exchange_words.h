@@ -1,5 +1,5 @@
-// What the worker's pure core and others below it both say about what is exchanged: which piece of
-// bulk is asked for, how asking for it ended, and which part of a round's work is meant.
+// Words of the exchange that the worker's pure core and the layers below it share. They name the
+// requested piece, the end of the request, and the part of a round's work.
 #pragma once
 
 #include <compare>

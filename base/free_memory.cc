@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
-// A file that holds one number; nothing where it is absent or says "max".
+// Reads a file that holds one number; nullopt where it is absent or says "max".
 std::optional<std::uint64_t> ReadNumber(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::uint64_t value = 0;
@@ -110,7 +110,8 @@ std::terminate_handler g_abort = nullptr;
   std::_Exit(1);
 }
 
-// What std::thread and Asio's threads throw is caught nowhere: a program cannot do without them.
+// Nothing catches the exceptions of std::thread and Asio's threads: a program cannot do without
+// these threads.
 void EndUncaught() {
   const std::exception_ptr thrown = std::current_exception();
   try {
@@ -119,7 +120,7 @@ void EndUncaught() {
     if (error.code() == std::errc::resource_unavailable_try_again) EndForThreads();
   } catch (const boost::system::system_error& error) {
     if (error.code() == boost::system::errc::resource_unavailable_try_again) EndForThreads();
-  } catch (...) {  // not for this
+  } catch (...) {  // other exceptions are not handled here
   }
   g_abort();
 }

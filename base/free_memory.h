@@ -1,5 +1,5 @@
-// How much memory this process has, and how much it may still take before the kernel would have to
-// kill somebody for it.
+// How much memory this process has, and how much more it may take before the kernel would have to
+// kill a process.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,24 @@
 
 namespace lockstep {
 
-// The smallest of what the machine has left (available memory and free swap), what is left below
-// the memory limits of the process's control groups (v2 or v1), and what its limit on address space
-// leaves. An estimate, as others take memory too; what cannot be read does not limit.
+// The smallest of three numbers. They are the machine's available memory and free swap, the room
+// below the limits of the process's control groups (v2 or v1), and the room in its address space.
+// This is an estimate, as other processes take memory too. A value that cannot be read does not
+// limit.
 std::uint64_t FreeMemoryBytes();
 
-// What of this process's memory is in the machine's; what it has mapped of other processes counts.
+// The part of this process's memory that is resident, with what it has mapped of other processes.
 // 0: it cannot be read.
 std::uint64_t ResidentBytes();
 
-// Asked before a large allocation whose size somebody outside chose: the kernel hands out more than
-// it has, and kills for it later. kUnavailable: `what` of so many bytes does not fit; one line.
+// Call it before a large allocation whose size comes from outside: the kernel hands out more than
+// it has, and kills for it later. Returns kUnavailable with one line: `what` of so many bytes does
+// not fit.
 Status CheckMemory(std::uint64_t bytes, std::string_view what);
 
-// Where memory runs out all the same, on any thread: "PROGRAM: out of memory" and status 1, instead
-// of an abort; and likewise where no thread can be started. For main(), once; `program` lives for
-// ever.
+// When memory runs out all the same, on any thread, the process prints "PROGRAM: out of memory" and
+// ends with status 1, instead of an abort. A thread that cannot be started is treated alike. main()
+// calls it once; `program` must live for ever.
 void EndWhenOutOfResources(const char* program);
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// Of a DNS name; an IPv6 address with its zone is shorter.
+// The limit of a DNS name; an IPv6 address with its zone is shorter.
 constexpr std::size_t kLongestHost = 255;
 
 bool IsHostCharacter(char c) {

@@ -15,10 +15,10 @@ struct HostPort {
   bool operator==(const HostPort&) const = default;
 };
 
-// kInvalid with the expected form; syntax only, nothing is resolved.
+// Returns kInvalid with the expected form. It checks the syntax only and resolves nothing.
 Result<HostPort> ParseHostPort(std::string_view text);
 
-// "host:port", with brackets around an IPv6 address.
+// Writes "host:port", with brackets around an IPv6 address.
 std::string ToString(const HostPort& address);
 
 }  // namespace lockstep

@@ -35,8 +35,8 @@ using Epoch = Id<struct EpochTag, std::uint32_t>;          // 0, 1, ...
 
 inline constexpr int kMaxParts = 2;
 
-// One worker process of the job: who has the slot now, not who had it before. Also who is at an end
-// of a data connection.
+// One worker process of the job: the present owner of the slot, not an earlier one. It also names
+// the end of a data connection.
 struct MemberId {
   WorkerId worker;
   Incarnation incarnation;
@@ -54,7 +54,7 @@ struct std::hash<lockstep::Id<Tag, Rep>> {
 
 template <class Tag, class Rep>
 struct fmt::formatter<lockstep::Id<Tag, Rep>> {
-  // Only "{}": g++ 12 takes the inherited parser of fmt 9 for a buffer overflow.
+  // Takes only "{}": g++ 12 takes the inherited parser of fmt 9 for a buffer overflow.
   constexpr auto parse(fmt::format_parse_context& context) { return context.begin(); }
   template <class Context>
   auto format(lockstep::Id<Tag, Rep> id, Context& context) const {

@@ -35,7 +35,7 @@ std::string_view WithoutComment(std::string_view text) {
   return Trim(text);
 }
 
-// What stands between the quotes; nothing when they do not match up.
+// The text between the quotes; nullopt when they do not match up.
 std::optional<std::string> Unquote(std::string_view text) {
   std::string value;
   for (std::size_t i = 1; i < text.size(); ++i) {
@@ -77,7 +77,7 @@ std::size_t Utf8Length(std::string_view text) {
   return overlong || surrogate || point > 0x10ffff ? 0 : length;
 }
 
-// Also those above ASCII (U+0080 to U+009F), which some terminals obey.
+// This includes those above ASCII (U+0080 to U+009F), which some terminals obey.
 bool IsControl(std::string_view text) {
   const auto byte = static_cast<unsigned char>(text[0]);
   const bool above = byte == 0xc2 && text.size() > 1 && static_cast<unsigned char>(text[1]) < 0xa0;
@@ -94,7 +94,7 @@ std::string_view TakeShown(std::string_view& text) {
   return shown;
 }
 
-// What is wrong with the bytes of a line.
+// The error in the bytes of a line, if any.
 std::optional<std::string> BadBytes(std::string_view line) {
   for (std::size_t i = 0; i < line.size();) {
     const std::size_t length = Utf8Length(line.substr(i));

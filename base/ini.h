@@ -1,4 +1,4 @@
-// The lines of an INI file, before anybody knows which keys exist.
+// The lines of an INI file, before the known keys are looked up.
 //
 //   # a comment, also with ;          [section]
 //   key = value   # comment           key = " value kept as it is, with \" and \\ "
@@ -22,20 +22,21 @@ struct IniLine {
 // The largest file that is read.
 inline constexpr std::size_t kMaxIniBytes = 1u << 20;
 
-// Lines that are neither section, setting, comment nor blank, and bytes that are no text, are
-// errors that begin with "name:line: ".
+// Lines that are neither section, setting, comment nor blank are errors, and so are bytes that are
+// no text. Errors begin with "name:line: ".
 Result<std::vector<IniLine>> ScanIni(std::string_view text, const std::string& name);
 
-// The value in the form that ScanIni reads back unchanged; quoted where it has to be.
+// The value in the form that ScanIni reads back unchanged, quoted where necessary.
 std::string IniValue(const std::string& value);
 
 // True for valid UTF-8 without control characters (a tab is one).
 bool IsPrintable(std::string_view text);
 
-// The text on one line: what cannot be shown, a control character or what is no UTF-8, as "?".
+// The text on one line, with "?" for each control character and each byte that is not UTF-8.
 std::string Printable(std::string_view text);
 
-// For messages: in quotes, on one line, cut where it is long, what cannot be shown as "?".
+// A text for messages: in quotes, on one line, cut when it is long, with "?" for bytes that cannot
+// be shown.
 std::string Quoted(std::string_view text);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// A set of positions, kept as the fewest half-open ranges: which samples were counted, which floats
-// of a vector have arrived. `Range` is what its positions are called outside (SampleRange of
+// A set of positions, kept as the fewest half-open ranges: for instance the counted samples, or the
+// floats of a vector that have arrived. `Range` is the caller's type of positions (SampleRange of
 // base/messages.h, FloatRange of worker/layout/layout.h), so that samples and floats do not mix.
 #pragma once
 
@@ -22,17 +22,19 @@ concept PositionRange = requires(const Range range, std::uint64_t position) {
 };
 
 // Invariant: the ranges ascend, none is empty, and between two of them lies a position that is not
-// in the set. In a vector: positions mostly come in order, and there are few gaps at a time.
+// in the set. The ranges lie in a vector: positions mostly come in order, and there are few gaps at
+// a time.
 template <PositionRange Range>
 class RangeSet {
  public:
-  // Positions that must be new: false, and nothing changes, when one of them is in the set already.
+  // Adds positions that must be new. It returns false and changes nothing when one of them is in
+  // the set already.
   [[nodiscard]] bool Add(Range range) {
     if (Intersects(range)) return false;
     Merge(range);
     return true;
   }
-  // Positions of which some may be in the set.
+  // Adds positions of which some may be in the set.
   void Merge(Range range);
   void Remove(Range range);
   // Removes and returns up to `limit` positions from the lowest range.
@@ -44,14 +46,14 @@ class RangeSet {
   bool Covers(Range range) const;
   bool Intersects(Range range) const;
   const std::vector<Range>& Ranges() const { return ranges_; }
-  // All ascending: what of `range` is in the set, and what is not.
+  // The parts of `range` that are in the set, and those that are not, each ascending.
   std::vector<Range> Within(Range range) const;
   std::vector<Range> Missing(Range range) const;
   bool operator==(const RangeSet&) const = default;
 
  private:
   static bool Empty(const Range& range) { return range.begin() >= range.end(); }
-  // First range of `ranges` that ends behind `position`, or, where `touching`, at it.
+  // The first range of `ranges` that ends behind `position`, or, where `touching`, at it.
   static auto FirstBehind(auto& ranges, std::uint64_t position, bool touching = false) {
     return std::partition_point(ranges.begin(), ranges.end(), [&](const Range& r) {
       return touching ? r.end() < position : r.end() <= position;

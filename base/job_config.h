@@ -22,13 +22,14 @@ struct JobSection {
   std::uint32_t units = 0;           // units in a round; 0: auto
   std::uint32_t min_workers = 0;     // 0: as policies::DefaultMinWorkers says
   double join_timeout_s = 60;        // how long to wait for --workers to join
-  double quorum_timeout_s = 1800;  // how long without min_workers, once rounds have begun; 0: ever
+  double quorum_timeout_s = 1800;    // time without min_workers, once rounds have begun; 0: for
+                                     // ever
   // How long a worker that has lost its coordinator keeps its state and looks for another one.
   // kThreeTimeouts: three times liveness.timeout; 0: it ends at once.
   static constexpr double kThreeTimeouts = -1;
   double coordinator_timeout_s = kThreeTimeouts;
-  // stop | skip: what a contribution does that is no number any more. Stop ends the job; skip drops
-  // the contribution and its samples.
+  // stop | skip: the reaction to a contribution with values that are not finite. Stop ends the job;
+  // skip drops the contribution and its samples.
   std::string on_nan = "stop";
 };
 
@@ -69,18 +70,19 @@ struct OptimizerSection {
   std::uint32_t replicas = kAll;  // workers that hold each part of the optimizer's state
 
   static constexpr std::uint32_t kAll = 0xffffffff;
-  // How many shards a job of so many workers cuts the state into; 0: everybody holds all of it.
+  // The number of shards into which a job of so many workers cuts the state; 0: every worker holds
+  // all of it.
   std::uint32_t Shards(std::uint32_t workers) const { return replicas < workers ? workers : 0; }
-  // The workers' program makes the update: sgd, rmsprop and adamw are the session's.
+  // The training program makes the update; the session makes those of sgd, rmsprop and adamw.
   bool custom() const { return name == "custom"; }
 };
 
 struct ScheduleSection {
   std::string name = "constant";  // constant | step | exponential | cosine
   double warmup = 0;              // updates
-  double step_every = 0;          // updates between steps of `step`; of one factor of `exponential`
-  double factor = 0.1;            // of `step` and `exponential`
-  double final_lr = 0;            // of `cosine`
+  double step_every = 0;          // `step`: updates between steps; `exponential`: for one factor
+  double factor = 0.1;            // for `step` and `exponential`
+  double final_lr = 0;            // for `cosine`
 };
 
 struct PolicySection {
@@ -102,7 +104,7 @@ struct PolicySection {
   std::uint32_t async_staleness = kAuto;  // kAuto: 4 * --workers
   bool async_damping = true;
   std::uint32_t local_steps = 8;
-  double local_rate = 1;      // of the average: 1 takes it as it is
+  double local_rate = 1;      // of the average: 1 takes it unchanged
   double local_momentum = 0;  // of the average
 
   bool local() const { return name == "local" || name.starts_with("local+"); }
@@ -125,13 +127,13 @@ struct ExchangeSection {
   std::uint32_t window = 8;   // pieces under way from one peer
   std::uint32_t threads = 0;  // 0: auto
 
-  // What a number of a contribution or a sum takes, where it lies and on its way.
+  // Bytes of one number of a contribution or a sum, in memory and on the wire.
   std::uint64_t number_bytes() const { return dtype == "fp32" ? 4 : 2; }
-  // A contribution has not all of a gradient's numbers.
+  // A contribution has only some of a gradient's numbers.
   bool compressed() const { return compression != "none"; }
-  // The rank of the factors that are sent of a matrix; 0: its numbers are.
+  // The rank of the factors that are sent for a matrix; 0: its numbers are sent.
   std::uint32_t rank() const { return compression == "powersgd" ? powersgd_rank : 0; }
-  // Of each block of a contribution so many numbers are sent; 0: all.
+  // How many numbers of each block of a contribution are sent; 0: all.
   std::uint32_t kept() const {
     if (compression != "topk") return 0;
     return static_cast<std::uint32_t>(std::ceil(topk_fraction * static_cast<double>(kSparseBlock)));
@@ -159,7 +161,7 @@ struct CheckpointSection {
 };
 
 struct JournalSection {
-  bool sync = false;  // bring each entry to the disk before anybody hears of its commit
+  bool sync = false;  // sync each entry to the disk before its commit is sent
 };
 
 struct JobConfig {

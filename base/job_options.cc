@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 2> kWorkerKeys = {"data.path", "exchange.
 
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
-// One or two names with a plus between; which names exist, the registry of policies knows.
+// Accepts one or two names with a plus between; the registry of policies knows which names exist.
 bool IsPolicyName(std::string_view text) {
   const auto is_rule = [](std::string_view rule) {
     return !rule.empty() && rule.front() >= 'a' && rule.front() <= 'z' &&
@@ -271,7 +271,7 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Add("local.momentum", &policy->local_momentum, Number(0, 1, true), "Momentum of that step");
 }
 
-// While there was one type it was called f32: a job's recorded config.ini may say so.
+// While there was one type, it was called f32: a job's recorded config.ini may still contain it.
 OptionType<std::string> NumberType() {
   OptionType<std::string> type = Choice({"fp32", "bf16", "fp16"});
   type.parse = [parse = std::move(type.parse)](std::string_view text) {

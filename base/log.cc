@@ -8,8 +8,8 @@
 namespace lockstep {
 
 void InitLogging(const std::string& process_name, const std::string& level) {
-  // A process takes a new name once it knows better who it is, and other threads may log by then:
-  // the logger stays, only the pattern changes (spdlog locks that).
+  // A process takes a new name once it knows its own identity, and other threads may log by then.
+  // So the logger stays, and only the pattern changes (spdlog locks that).
   static const std::shared_ptr<spdlog::logger> logger = [] {
     auto made = std::make_shared<spdlog::logger>(
         "lockstep", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());

@@ -9,12 +9,11 @@
 namespace lockstep {
 
 // Sets the process's log line form ("[name] level message", with time) and level
-// (trace|debug|info|warn|error). Colours only on a terminal. Call once from main.
+// (trace|debug|info|warn|error). It colours lines only on a terminal. Call it once from main.
 void InitLogging(const std::string& process_name, const std::string& level);
 
-// What nobody reads any more (a pipe whose reader has ended, as tee does at Ctrl-C) and what is
-// beyond a limit of file sizes is a write that failed, as on a full disk, and does not end the
-// process. For main(), before it writes.
+// A write to a pipe without a reader (tee ends at Ctrl-C), or beyond the limit of file sizes, then
+// fails as on a full disk. It does not end the process. main() calls it before it writes.
 void OutliveFailedWrites();
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// For log lines that strangers cause: the first ones are written, the others counted, so that who
-// connects thousands of times a second does not fill a disk. Pure: time comes in.
+// Limits log lines that strangers cause: the first ones are written and the others counted. So a
+// client that connects thousands of times a second does not fill a disk. It is pure: time comes in.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ namespace lockstep {
 
 class LogLimit {
  public:
-  // At most `lines` within `window`.
+  // Allows at most `lines` within `window`.
   LogLimit(std::uint64_t lines, Duration window) : lines_(lines), window_(window) {}
 
-  // Whether this line may be written. If not, it is counted. A window that is over is followed by
-  // the next one whether or not anybody has asked how many were left out of it.
+  // Whether this line may be written. If not, it is counted. A new window follows one that is over,
+  // even if nobody has asked how many lines were left out of the old one.
   bool Allow(Time now) {
     if (now >= window_end_) {
       window_end_ = now + window_;
@@ -30,8 +30,8 @@ class LogLimit {
     return true;
   }
 
-  // How many were left out of the windows that are over: to be said in one line. To be asked now
-  // and then, and once at the end with kNever.
+  // The number of lines that were left out of the windows that are over, for one line of the log.
+  // Call it now and then, and once at the end with kNever.
   std::uint64_t TakeLeftOut(Time now) {
     if (now >= window_end_) to_tell_ += std::exchange(left_out_, 0);
     return std::exchange(to_tell_, 0);
@@ -45,7 +45,7 @@ class LogLimit {
   Time window_end_{};
   std::uint64_t written_ = 0;
   std::uint64_t left_out_ = 0;  // of the window
-  std::uint64_t to_tell_ = 0;   // of those before
+  std::uint64_t to_tell_ = 0;   // of earlier windows
 };
 
 }  // namespace lockstep

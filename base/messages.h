@@ -1,5 +1,5 @@
-// The control plane's messages as plain values: what coordinator and workers say to each other. The
-// pure cores speak these; transport/control/ turns them into Protocol Buffers and back.
+// The control plane's messages between coordinator and workers, as plain values. The pure cores
+// speak these; transport/control/ turns them into Protocol Buffers and back.
 // docs/reference/protocol.md tells when each is sent.
 #pragma once
 
@@ -17,7 +17,8 @@
 
 namespace lockstep {
 
-// Of the control and data protocols together; a worker of another version is refused at join.
+// The version of the control and data protocols together; a worker of another version is refused at
+// join.
 inline constexpr std::uint32_t kProtocolVersion = 1;
 // The longest that a worker may say it will be away (msg::Away).
 inline constexpr Duration kMostAbsence = std::chrono::hours(24);
@@ -33,7 +34,7 @@ struct SampleRange {
   auto operator<=>(const SampleRange&) const = default;
 };
 
-// Samples of all of them.
+// The number of samples in all of them.
 inline std::uint64_t SizeOf(const std::vector<SampleRange>& ranges) {
   std::uint64_t samples = 0;
   for (const SampleRange& range : ranges) samples += range.size();
@@ -53,40 +54,41 @@ struct OwnerShare {
   bool operator==(const OwnerShare&) const = default;
 };
 
-// Of one shard: its owner first, each member once.
+// The holders of one shard: its owner first, each member once.
 struct ShardHolders {
   std::vector<MemberId> members;  // at least one
   bool operator==(const ShardHolders&) const = default;
 };
 
-// How the sums of a round come about (base/routes.h).
+// How the sums of a round are computed (base/routes.h).
 enum class ExchangeAlgorithm : std::uint8_t {
   kDirect,  // owners fetch their shard of every part, before the commit, and members the sums
-  // After the commit partial sums go from contributor to contributor, and the sums back.
+  // After the commit, partial sums go from contributor to contributor, and the sums go back.
   kRing,  // along all of them
   kTree,  // up two trees, each for half of the parameters
 };
 
-// Who owns which slices: the same pure function of (map, layout) cuts the buckets everywhere
+// The owner of each slice: the same pure function of (map, layout) cuts the buckets everywhere
 // (worker/layout/layout.h).
 struct OwnerMap {
   std::uint32_t version = 0;       // grows within a round with each new map
   std::vector<OwnerShare> owners;  // by ascending worker id, at least one
-  // Where not everybody holds all of the optimizer's state (optimizer.replicas): who holds each
-  // shard. The shards are of equal size, and `owners` are those who own one, each with as many as
-  // it owns. Empty: everybody holds everything, and shards are cut by weight.
+  // The holders of each shard, where each worker holds only a part of the optimizer's state
+  // (optimizer.replicas). The shards are of equal size, and `owners` lists the owners of at least
+  // one, each with its number of shards. Empty: every member holds everything, and shards are cut
+  // by weight.
   std::vector<ShardHolders> holders = {};
-  // Another one than direct is for the plan of a round and its first commit. The commit's owners
-  // are the contributors then at which the routes of the partial sums end.
+  // An algorithm other than direct is only for the plan of a round and its first commit. The owners
+  // of that commit are the contributors at which the routes of the partial sums end.
   ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
   bool direct() const { return algorithm == ExchangeAlgorithm::kDirect; }
   bool operator==(const OwnerMap&) const = default;
 };
 
-// Consecutive units of a member's queue that it computes together, as one batch, are a run: it
-// takes them at once, so none of them can be given back until it is done.
+// A run is consecutive units of a member's queue that it computes together, as one batch. The
+// member takes them at once, so none of them can be given back until the run is done.
 struct RunLimit {
-  std::uint32_t units = 0;  // of a run at most; 0: all that there are
+  std::uint32_t units = 0;  // units of a run at most; 0: no limit
   bool guided = false;      // and no more than half of what is left (guided self-scheduling)
   bool operator==(const RunLimit&) const = default;
 };
@@ -97,15 +99,16 @@ inline std::uint32_t NextRun(std::uint32_t left, const RunLimit& limit) {
   return limit.units > 0 && limit.units < units ? limit.units : units;
 }
 
-// What a member can compute at once, of its memory or because its batches are to be of one size:
-// holds for its runs whatever their limit is. A run has one unit at least. 0: no bound.
+// The largest run that a member can compute, because of its memory or because its batches must have
+// one size. It holds for its runs whatever their limit is. A run has one unit at least. 0: no
+// bound.
 struct RunBound {
   std::uint64_t samples = 0;
   std::uint32_t units = 0;
   bool operator==(const RunBound&) const = default;
 };
 
-// Units of a run at most, where so many units have so many samples; 0: no bound.
+// The most units of a run, where so many units have so many samples; 0: no bound.
 inline std::uint32_t MostInRun(const RunBound& bound, std::uint32_t units, std::uint64_t samples) {
   if (bound.samples == 0 || bound.samples >= samples) return bound.units;
   const auto fit = static_cast<std::uint32_t>(bound.samples * units / samples);
@@ -113,7 +116,7 @@ inline std::uint32_t MostInRun(const RunBound& bound, std::uint32_t units, std::
   return bound.units > 0 && bound.units < most ? bound.units : most;
 }
 
-// The limit, and no run above `most` units; 0: the limit as it is.
+// The limit with at most `most` units in a run; 0: the limit is unchanged.
 inline RunLimit Within(RunLimit limit, std::uint32_t most) {
   if (most > 0 && (limit.units == 0 || most < limit.units)) limit.units = most;
   return limit;
@@ -131,22 +134,22 @@ struct Plan {
   Epoch epoch;
   std::vector<Assignment> assignments;  // by ascending worker id; a member without units is absent
   OwnerMap owners;
-  // All who take part in this round's exchange (apply its sums): ascending; includes members
-  // without units and those catching up.
+  // All members that take part in this round's exchange and apply its sums, ascending. They include
+  // members without units and members that are catching up.
   std::vector<MemberId> members;
-  // Units of this round are computed with a copy of the parameters as they are when the work
-  // begins, so that later rounds are applied meanwhile (policy `async`).
+  // Units of this round are computed with a copy of the parameters, made when the work begins, so
+  // that later rounds are applied meanwhile (policy `async`).
   bool relaxed = false;
-  // Of a relaxed round after another one: what was begun there and is in no part of its commit
-  // goes on, as work of this round. Who has some is given nothing new.
+  // Set for a relaxed round after another one: work that was begun there and is in no part of its
+  // commit continues as work of this round. A member with such work gets no new units.
   bool carries = false;
-  // Of the local steps (policy `local`); 0 in all other rounds.
+  // The rate of the local steps (policy `local`); 0 in all other rounds.
   float local_rate = 0;
-  // Of the commit that it came with. A later attempt at that makes another plan of this round, and
-  // nothing that was computed for the one before counts.
+  // The attempt of the commit that brought this plan. A later attempt there brings another plan of
+  // this round, and nothing that was computed for the earlier plan counts.
   Attempt attempt;
-  // Where the schedule of the learning rate is before this round: updates of whole rounds, of which
-  // those that were made may be fractions.
+  // The position in the learning rate's schedule before this round, in updates of whole rounds;
+  // updates that were made may be fractions.
   double position = 0;
   bool operator==(const Plan&) const = default;
 };
@@ -167,23 +170,23 @@ struct PeerInfo {
   bool operator==(const PeerInfo&) const = default;
 };
 
-// Where the parameters and optimizer state of this worker come from.
+// The source of the parameters and optimizer state of this worker.
 enum class StateSource : std::uint8_t {
   kSeed,        // initial parameters out of the job's seed
   kCheckpoint,  // StateChunks follow before Start; `Start.plan.round` continues after them
   kPeers,       // CatchUp follows
-  kGiven,       // parameters of one worker's own (GiveParameters); all others got them as
-                // StateChunks before Start. Empty optimizer state
-  kHeld,        // what this worker said that it holds (Ready::held)
+  kGiven,       // one worker's parameters (GiveParameters), with empty optimizer state; all others
+                // got them as StateChunks before Start.
+  kHeld,        // the state that this worker said that it holds (Ready::held)
 };
 
-// The parameters and optimizer state that a worker has kept from the coordinator before: those
+// The parameters and optimizer state that a worker has kept while it had no coordinator: those
 // before round `next`. They are the same bits wherever term, round and attempt are the same.
 struct HeldParameters {
   Term term;
   RoundId next;
-  // Of the commit of round next - 1, which is the newest one in them; none: nothing was committed
-  // since that term's Start.
+  // The attempt of the commit of round next - 1, which is the newest one in them; none: nothing was
+  // committed since that term's Start.
   std::optional<Attempt> attempt;
   bool operator==(const HeldParameters&) const = default;
 };
@@ -195,7 +198,7 @@ struct TransportOffer {
   bool operator==(const TransportOffer&) const = default;
 };
 
-// A named run of parameters, in model order; for checkpoints that other programs read.
+// A named run of parameters, in model order. Checkpoints have it for other programs.
 struct TensorInfo {
   std::string name;
   std::vector<std::uint64_t> shape;  // its product is the number of values
@@ -225,8 +228,8 @@ struct ReceivedPart {
   bool operator==(const ReceivedPart&) const = default;
 };
 
-// What of a run or a part counts may be something else than samples (Sealed::divisor). In a part
-// there are at most 2^16 runs, in a commit at most 2^13 parts: sums stay within 64 bits.
+// The count of a run or a part may be something other than samples (Sealed::divisor). A part has at
+// most 2^16 runs, a commit at most 2^13 parts: sums stay within 64 bits.
 inline constexpr std::uint64_t kMaxRunDivisor = std::uint64_t{1} << 31;
 inline constexpr std::uint64_t kMaxPartDivisor = std::uint64_t{1} << 47;
 
@@ -235,7 +238,7 @@ namespace msg {
 // --- coordinator -> worker
 // -------------------------------------------------------------------------------------------
 
-// Answer to Hello. The worker opens its data, builds its model and its transports, then sends
+// This answers Hello. The worker opens its data, builds its model and its transports, then sends
 // Ready.
 struct Welcome {
   MemberId self;
@@ -244,23 +247,25 @@ struct Welcome {
   std::vector<std::byte> job_key;  // 32 bytes, see transport::Options
   std::string config_text;         // the job's effective config, INI
   std::uint32_t workers = 0;       // of the job (--workers)
-  std::int64_t age_ns = 0;         // of the job when this was sent; what slow-downs count from
-  // Of the run directory: the same for each coordinator that goes on with the job.
+  std::int64_t age_ns = 0;         // of the job when this was sent; slow-downs count from it
+  // The id of the run directory: it is the same for each coordinator that continues the job.
   std::string run_id = {};
   bool operator==(const Welcome&) const = default;
 };
 
-// The coordinator will not have this worker; the connection is closed afterwards. One line.
+// The coordinator does not take this worker; the connection is closed afterwards. The reason is one
+// line.
 struct Refuse {
   std::string reason;
-  // It may be otherwise in a while (a slot is not free yet) or when the job runs again.
+  // A later try may succeed: after a while (a slot is not free yet) or when the job runs again.
   bool try_again = false;
   bool operator==(const Refuse&) const = default;
 };
 
-// Take `transport` and connect to each of `connect_to`; `expect` will connect to you. Answered by
-// Reached. Sent again with another transport when the first was not possible (everything built up
-// before is dropped), and to a later joiner.
+// Take `transport` and connect to each of `connect_to`; the members of `expect` will connect to
+// you. The worker answers with Reached. Form is sent again with another transport when the first
+// was not possible, and then everything built up before is dropped. It is also sent to a later
+// joiner.
 struct Form {
   std::uint32_t formation = 0;  // counts the tries
   std::string transport;
@@ -277,15 +282,15 @@ struct MemberLeft {
 
 struct Start {
   StateSource source = StateSource::kSeed;
-  // First round to compute. For kPeers: the plan of the round that is open now, in which the worker
-  // has no units. Also when that round begins once more, with a plan of a higher attempt.
+  // The first round to compute. For kPeers it is the plan of the open round, in which the worker
+  // has no units. Start is also sent when that round begins again, with a plan of a higher attempt.
   Plan plan;
   std::uint64_t total_samples_before = 0;
   bool operator==(const Start&) const = default;
 };
 
-// The coordinator's decision on a round. Closes the round before it. Carries all scalars of the
-// update, computed once.
+// The coordinator's decision on a round. It closes the round before it. It carries all scalars of
+// the update, computed once.
 struct Commit {
   Term term;
   RoundId round;
@@ -301,27 +306,26 @@ struct Commit {
   std::uint64_t update = 0;       // 1-based count of updates
   std::uint64_t steps = 0;        // sum of all fractions so far, this one included, rounded up
   std::optional<Plan> next;       // of round + 1; absent in the last round
-  std::optional<MemberId>
-      checkpoint_writer;  // who streams its state after applying this round (StateUpload)
+  std::optional<MemberId> checkpoint_writer;  // streams its state after this round (StateUpload)
   std::uint32_t evaluation =
       0;  // non-zero: the state after this round is evaluated, under this id (see Evaluate)
   double loss = 0;                   // mean over the included samples
   std::vector<Metric> metrics = {};  // of all parts together
-  // For the program, of when the round was closed: the policy in force, and the workers whose units
-  // take much longer than is usual, ascending.
+  // Facts for the program, as of the time when the round was closed. They are the policy in force,
+  // and the workers whose units take much longer than usual, ascending.
   std::string policy = {};
   std::vector<std::uint64_t> slow = {};
   double position = 0;  // of the schedule before this round (Plan)
   bool operator==(const Commit&) const = default;
 };
 
-// Revoke, Assign, FenceRound, FenceAttempt and CatchUp are orders, numbered by the coordinator,
-// never twice the same number. Answers name the order, so that an old answer is not taken for one
-// to a later order, and both ends count the same units: when the worker answers an order it knows
-// all that came before, and nothing of what comes after.
+// Revoke, Assign, FenceRound, FenceAttempt and CatchUp are orders, which the coordinator numbers;
+// it never uses a number twice. Answers name the order, so that an old answer is not taken for one
+// to a later order. Both ends also count the same units: a worker that answers an order knows all
+// earlier messages, and none of the later ones.
 
-// Give back what is not yet begun, from queue position `from` on (positions count the units given
-// to this worker in this round, less those that were given back or refused).
+// Give back all units that are not yet begun, from queue position `from` on. Positions count the
+// units given to this worker in this round, less those that were given back or refused.
 struct Revoke {
   RoundId round;
   std::uint32_t from = 0;
@@ -329,8 +333,8 @@ struct Revoke {
   bool operator==(const Revoke&) const = default;
 };
 
-// More units in this round, behind those that the worker has. Refused by Revoked when both parts
-// are sealed, or begun to be.
+// Compute more units in this round, behind those that you have. The worker refuses with Revoked
+// when both parts are sealed, or when their sealing has begun.
 struct Assign {
   RoundId round;
   std::vector<Unit> units;
@@ -338,17 +342,17 @@ struct Assign {
   bool operator==(const Assign&) const = default;
 };
 
-// Nothing that you computed for this round counts; its units have been given away.
+// Nothing that you computed for this round counts; its units were given to other workers.
 struct FenceRound {
   RoundId round;
   std::uint32_t order = 0;
   bool operator==(const FenceRound&) const = default;
 };
 
-// A new owner map for a round that is not yet committed. A round that begins once more, because no
-// contribution to it is left or nobody has a part left for it, is announced by Start instead, with
-// another plan of that round. Nothing that was computed for it before counts, and its units follow
-// by Assign.
+// A new owner map for a round that is not yet committed. A round begins again when no contribution
+// to it is left, or when nobody has a part left for it. Start announces that instead, with another
+// plan of the round. Nothing that was computed for it before counts, and its units follow by
+// Assign.
 struct NewOwners {
   RoundId round;
   OwnerMap owners;
@@ -365,10 +369,10 @@ struct FenceAttempt {
   bool operator==(const FenceAttempt&) const = default;
 };
 
-// `owner` has not published its shard of this attempt, and others have: `by` makes the same sums,
-// of the same parts, and publishes them too; all take them from whichever is first. Sent to all
-// members; nothing that was said is taken back. With optimizer.replicas: `owner` does not answer,
-// so what it holds is taken from who else has it; `by` is another member.
+// `owner` has not published its shard of this attempt, and others have published theirs. `by` makes
+// the same sums from the same parts and publishes them too; all members take whichever comes first.
+// It is sent to all members and takes back no earlier message. With optimizer.replicas: `owner`
+// does not answer, so members take its shard from another holder; `by` is another member.
 struct Hedge {
   Term term;
   RoundId round;
@@ -378,16 +382,16 @@ struct Hedge {
   bool operator==(const Hedge&) const = default;
 };
 
-// The truth of commit.round is commit.attempt: fetch all shards from `holder` (or use your own). It
-// ends what was promised of this attempt before.
+// The valid attempt of commit.round is commit.attempt: fetch all shards from `holder` (or use your
+// own). It ends earlier promises about this attempt.
 struct TakeSums {
   Commit commit;
   MemberId holder;
   bool operator==(const TakeSums&) const = default;
 };
 
-// All holders of this attempt's shards have said Held: it stands, whatever happens. Holders update
-// what they hold.
+// All holders of this attempt's shards have said Held: the attempt stands, whatever happens.
+// Holders now update their shards.
 struct Decide {
   RoundId round;
   Attempt attempt;
@@ -403,8 +407,8 @@ struct CatchUp {
   bool operator==(const CatchUp&) const = default;
 };
 
-// Evaluate these test samples with the parameters after round `round`. Computed when there is
-// nothing else to do.
+// Evaluate these test samples with the parameters after round `round`. The worker does it when it
+// has nothing else to do.
 struct Evaluate {
   std::uint32_t evaluation = 0;
   RoundId round;
@@ -412,8 +416,8 @@ struct Evaluate {
   bool operator==(const Evaluate&) const = default;
 };
 
-// State of a checkpoint, in order, both ways: coordinator -> worker at resume, worker ->
-// coordinator when it was asked to write.
+// State of a checkpoint, in order, in both directions: to the worker at resume, and to the
+// coordinator from a worker that was asked to write.
 struct StateChunk {
   RoundId round;             // state after this closed round
   std::uint32_t tensor = 0;  // 0: parameters; 1..: optimizer state, in the optimizer's order
@@ -423,7 +427,7 @@ struct StateChunk {
   bool operator==(const StateChunk&) const = default;
 };
 
-// End: report Final and leave. `error` empty: the job ended as it should.
+// The job is over: report Final and leave. An empty `error` means that the job ended as it should.
 struct Finish {
   std::string reason;
   bool failed = false;
@@ -431,14 +435,14 @@ struct Finish {
   bool operator==(const Finish&) const = default;
 };
 
-// What slows this worker down from now on, instead of all that did.
+// The slow-downs of this worker from now on, which replace all earlier ones.
 struct SetSlowdown {
   std::string specs;  // one SPEC of the command line in each line; empty: none
   bool operator==(const SetSlowdown&) const = default;
 };
 
-// Somebody wants this worker to leave the job, as with SIGTERM: Leave follows. Sent when no round
-// needs it.
+// Somebody wants this worker to leave the job, as with SIGTERM: Leave follows. It is sent when no
+// round needs the worker.
 struct AskToLeave {
   std::string reason;
   bool operator==(const AskToLeave&) const = default;
@@ -450,11 +454,12 @@ struct Ping {
   bool operator==(const Ping&) const = default;
 };
 
-// Before Start, where parameters are each worker's own (Ready::own_parameters): those of this one
-// are to be everybody's. It sends Given in order, from the first byte on, until it has sent `upto`
-// bytes; when that grows it goes on. The others get them as StateChunks of tensor 0, which begin
-// anew when another worker gives, and tell what they have stored, as of a checkpoint. While the
-// first round is open it is asked again for newcomers: its parameters are those still.
+// Sent before Start, where each worker has parameters of its own (Ready::own_parameters): those of
+// this worker are to become everybody's. It sends Given in order, from the first byte on, until it
+// has sent `upto` bytes; when `upto` grows, it continues. The others get them as StateChunks of
+// tensor 0, and report the bytes that they have stored, as for a checkpoint. The chunks begin again
+// when another worker gives its parameters. While the first round is open, the worker is asked
+// again for newcomers: its parameters are still the initial ones.
 struct GiveParameters {
   std::uint32_t giving = 0;  // its number; a higher one begins at the first byte
   std::uint64_t upto = 0;
@@ -477,12 +482,13 @@ struct Hello {
   std::string device;              // "cpu", "cuda:0"
   std::optional<WorkerId> wanted;  // a slot it had before
   std::string host_id;             // boot id
-  // What the training program says of the job, INI text; empty: nothing, as the built-in trainer.
+  // The settings of the job from the training program, as INI text; empty: none, as from the
+  // built-in trainer.
   std::string settings = {};
   bool operator==(const Hello&) const = default;
 };
 
-// Of a data set, to train with or to test with: they are numbered by 32 bits.
+// The most samples of a training or test set: they are numbered by 32 bits.
 inline constexpr std::uint64_t kMaxSamples = 0xFFFFFFFF;
 
 struct Ready {
@@ -496,13 +502,14 @@ struct Ready {
   std::vector<TensorInfo> tensors;       // empty, or together parameter_count values
   std::vector<std::string> state_names;  // of the optimizer's tensors
   std::string slowdowns;                 // its --slowdown, one SPEC in each line
-  // Of the parameters that it would begin with, hex; empty: they come from the seed.
+  // The digest of its initial parameters, hex; empty: they come from the seed.
   std::string initial_digest = {};
   RunBound run_bound = {};
-  // They are whatever they are, drawn by this worker alone: the job begins with those of one. The
-  // digest is empty then.
+  // This worker alone has drawn its parameters: the job begins with those of one worker. The digest
+  // is empty then.
   bool own_parameters = false;
-  // Of a worker that has lost its coordinator and has found this one, with the same run_id.
+  // The state of a worker that has lost its coordinator and has found this one, with the same
+  // run_id.
   std::optional<HeldParameters> held = std::nullopt;
   bool operator==(const Ready&) const = default;
 };
@@ -513,7 +520,7 @@ struct Reached {
   bool operator==(const Reached&) const = default;
 };
 
-// Sent when a run is done, and by itself at an interval while a run is long.
+// Sent when a run is done, and at an interval during a long run.
 struct Progress {
   RoundId round;
   std::uint32_t units_done = 0;  // of this round
@@ -522,20 +529,22 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
-// What of a contribution goes to other workers; not what they read where it lies.
+// The bytes of a contribution that go to other workers, without those that they read from its
+// mapping.
 struct SentBytes {
   std::uint64_t all = 0;
-  // That the transport had taken before the part was sealed, while its last run was computed.
+  // The bytes that the transport had taken before the part was sealed, while its last run was
+  // computed.
   std::uint64_t early = 0;
-  std::int64_t since_ns = 0;  // when the first of these was asked for, or rode on a message
+  std::int64_t since_ns = 0;  // when the first of these was requested, or went along with a message
   bool operator==(const SentBytes&) const = default;
 };
 
-// How a program's reading of samples keeps up with its training, as it says itself.
+// How well a program reads samples ahead of its training, by its own report.
 struct Reading {
-  // Of the time that runs took, how long they waited for their samples.
+  // How long the runs waited for their samples, as a part of their time.
   std::optional<std::uint64_t> waited_ns;
-  // Samples that lay ready behind the last of them; at most kMaxSamplesAhead.
+  // The samples that were ready after the last run; at most kMaxSamplesAhead.
   std::optional<std::uint64_t> ahead;
   void Add(const Reading& later) {
     if (later.waited_ns) waited_ns = waited_ns.value_or(0) + *later.waited_ns;
@@ -545,7 +554,7 @@ struct Reading {
 };
 inline constexpr std::uint64_t kMaxSamplesAhead = std::uint64_t{1} << 40;
 
-// What all runs of a worker's process have taken so far, counted in a round or not.
+// The totals of all runs of a worker's process so far, counted in a round or not.
 struct RunTotals {
   std::uint64_t samples = 0;
   std::int64_t took_ns = 0;
@@ -557,26 +566,26 @@ struct Sealed {
   RoundId round;
   PartIndex part;
   std::uint64_t samples = 0;
-  double loss_sum = 0;  // not finite: nor is the part, which can be in no commit
+  double loss_sum = 0;  // not finite: the part is not finite either, and can be in no commit
   std::vector<UnitTiming> units;
   std::int64_t sealed_ns = 0;
   Attempt plan = Attempt(0);  // Plan::attempt of the plan that it follows
-  // How many of `units`, in their order, each run had; empty: it is not said.
+  // The number of units in each run, in the order of `units`; empty: not given.
   std::vector<std::uint64_t> runs = {};
-  // What the program has logged of its runs, each name once for a reduction.
+  // The program's metrics of its runs, each name once for a reduction.
   std::vector<Metric> metrics = {};
   SentBytes sent = {};
-  // What the part counts for in the mean of its round, where that is not its samples: tokens, say.
+  // The part's weight in the mean of its round, where that is not its samples: for instance tokens.
   std::optional<std::uint64_t> divisor = {};
   Reading reading = {};
-  // Of the gradient sum, the squares of some values at places that all workers look at in this
-  // round (worker/runtime/gradient_sample.h), added up; nullopt: it is not said.
+  // The sum of the squares of some values of the gradient sum, at places that all workers use in
+  // this round (worker/runtime/gradient_sample.h); nullopt: not given.
   std::optional<double> sampled_squares = {};
   bool operator==(const Sealed&) const = default;
 };
 
-// From an owner: it has all pieces of these parts that its shard under this map version needs. A
-// mapped part is received when it is ready.
+// An owner reports these parts, of which it has all pieces that its shard needs under this map
+// version. A mapped part counts as received when it is ready.
 struct Receipts {
   RoundId round;
   std::uint32_t map_version = 0;
@@ -584,9 +593,10 @@ struct Receipts {
   bool operator==(const Receipts&) const = default;
 };
 
-// Answer to Revoke: everything from position `from` on was not begun and is given back. Or an
-// Assign that came too late: all of its units are refused, `from` is where they would have begun.
-// Or answer to FenceRound (`fenced`): nothing is held any more, and nothing about it follows.
+// This answers Revoke: everything from position `from` on was not begun and is given back. It also
+// answers an Assign that came too late: all of its units are refused, and `from` is where they
+// would have begun. It also answers FenceRound (`fenced`): the worker holds nothing of the round
+// any more, and nothing about it follows.
 struct Revoked {
   RoundId round;
   std::uint32_t from = 0;
@@ -595,7 +605,7 @@ struct Revoked {
   bool operator==(const Revoked&) const = default;
 };
 
-// The owner's shard of this attempt can be fetched.
+// The owner's shard of this attempt can now be fetched.
 struct Published {
   RoundId round;
   Attempt attempt;
@@ -624,22 +634,22 @@ struct HoldAnswer {
 
 // My parameters cannot follow (the sums of a round are gone, or were torn): I need CatchUp.
 struct Behind {
-  RoundId applied;  // last round whose result I have for sure; meaningless when has_any is false
+  RoundId applied;  // last round whose result I certainly have; meaningless when has_any is false
   bool has_any = false;
   std::string reason;
   std::uint32_t order = 0;  // of the last CatchUp that I know; 0: none
   bool operator==(const Behind&) const = default;
 };
 
-// So much of the state is there. Sent with each slice while it is copied: who copies for long gets
-// on.
+// The number of bytes of the state that have arrived. It is sent with each slice during the copy,
+// so that a long copy shows progress.
 struct Copied {
-  std::uint32_t order = 0;  // of the CatchUp; 0: of what a holder, or a checkpoint's writer, lacks
+  std::uint32_t order = 0;  // of the CatchUp; 0: for state that a holder or checkpoint writer lacks
   std::uint64_t values = 0;
   bool operator==(const Copied&) const = default;
 };
 
-// Caught up: all of my slices are at `round`.
+// I have caught up: all of my slices are at `round`.
 struct Level {
   RoundId round;
   std::uint32_t order = 0;  // of the CatchUp
@@ -673,7 +683,7 @@ struct Leave {
 
 // The run of units that a worker's compute thread is in. No units: it is in none.
 struct RunInHand {
-  std::int64_t lasts_ns = 0;  // so far; without what the program has said that it is away
+  std::int64_t lasts_ns = 0;  // so far; without the time that the program has said that it is away
   std::uint32_t units = 0;
   bool operator==(const RunInHand&) const = default;
 };
@@ -682,20 +692,19 @@ struct Pong {
   std::uint64_t sequence = 0;
   std::int64_t ping_sent_ns = 0;  // of the Ping
   std::int64_t answered_ns = 0;   // the answerer's monotonic clock
-  // Memory of the answerer's process; 0: it does not say, as versions before this field do not.
+  // Memory of the answerer's process; 0: not given, as by versions before this field.
   std::uint64_t resident_bytes = 0;
   RunInHand run = {};
   bool operator==(const Pong&) const = default;
 };
 
-// So many bytes of the checkpoint that is being sent to me lie where they belong; counted from its
-// first one.
+// I have stored so many bytes of the checkpoint that I am being sent, counted from its first byte.
 struct CheckpointTaken {
   std::uint64_t bytes = 0;
   bool operator==(const CheckpointTaken&) const = default;
 };
 
-// Of my parameters, as GiveParameters asks for them: in order, without gaps.
+// My parameters, in answer to GiveParameters: in order, without gaps.
 struct Given {
   std::uint32_t giving = 0;
   std::uint64_t offset = 0;  // bytes
@@ -703,8 +712,9 @@ struct Given {
   bool operator==(const Given&) const = default;
 };
 
-// Of my parameters and optimizer state after a round whose commit names a checkpoint writer, in the
-// order of StateChunk. The checkpoint counts when most have what it holds.
+// The digest of my parameters and optimizer state, in the order of StateChunk, after a round whose
+// commit names a checkpoint writer. The checkpoint is valid when most members report the digest of
+// its contents.
 struct ReplicaDigest {
   RoundId round;
   Attempt attempt;
@@ -712,16 +722,16 @@ struct ReplicaDigest {
   bool operator==(const ReplicaDigest&) const = default;
 };
 
-// From a holder: it has the sums of all shards that it holds in this attempt, and their state as it
-// is before the round. It does not change that before Decide.
+// A holder reports that it has the sums of all its shards in this attempt, and their state as it
+// was before the round. It does not change that state before Decide.
 struct Held {
   RoundId round;
   Attempt attempt;
   bool operator==(const Held&) const = default;
 };
 
-// From who makes a shard's sums: these parts, by their place in the commit, have values that are
-// infinite or not numbers. The shard is not published.
+// A worker that makes a shard's sums names these parts, by their place in the commit: they have
+// values that are infinite or not numbers. The shard is not published.
 struct NotFinite {
   RoundId round;
   Attempt attempt;
@@ -729,21 +739,21 @@ struct NotFinite {
   bool operator==(const NotFinite&) const = default;
 };
 
-// The program has what it wanted of the job: it is to end with the round that was committed last.
+// The program needs no more rounds: the job is to end with the last committed round.
 struct StopAsked {
   std::string reason;
   bool operator==(const StopAsked&) const = default;
 };
 
-// The program does something else (it validates, saves, compiles) for at most so long: nothing is
-// asked of it meanwhile, and it is not lost for it.
+// The program does something else (it validates, saves, compiles) for at most so long. Meanwhile
+// the worker is asked for nothing and does not count as lost.
 struct Away {
   std::int64_t at_most_ns = 0;
   std::string reason;
   bool operator==(const Away&) const = default;
 };
 
-// It is there again.
+// The program is back.
 struct Back {
   bool operator==(const Back&) const = default;
 };

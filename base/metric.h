@@ -1,5 +1,5 @@
-// A number that a program logs about what it computes, as an accuracy: reduced over all that a
-// round counts, like the loss.
+// A number that a program logs about its computation, such as an accuracy. It is reduced over all
+// that the round counts, like the loss.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ enum class Reduction : std::uint8_t { kMean, kSum, kMin, kMax };
 inline constexpr std::uint32_t kReductions = 4;
 const char* Name(Reduction reduction);
 
-// In a round; what a worker says and what is committed are bounded alike.
+// The most metrics of a round; the same bound holds for a worker's message and for a commit.
 inline constexpr std::size_t kMaxMetrics = 64;
 inline constexpr std::size_t kMaxMetricNameBytes = 64;
 
@@ -26,14 +26,14 @@ struct Metric {
   bool operator==(const Metric&) const = default;
 };
 
-// Of the same name by another reduction is another metric.
+// The same name with another reduction is another metric.
 bool SameMetric(const Metric& a, const Metric& b);
 
-// `from` joins `to`, which is sorted by name. The order of what is merged decides the last bits.
-// What is not a number stays so, whatever comes to it.
+// Merges `from` into `to`, which is sorted by name. The order of the merges decides the last bits.
+// A value that is not a number stays one, whatever is merged with it.
 void Merge(const std::vector<Metric>& from, std::vector<Metric>* to);
 
-// What people want to know: a mean is divided.
+// The value for people: a mean is divided by its samples.
 double ValueOf(const Metric& metric);
 
 }  // namespace lockstep

@@ -28,7 +28,7 @@ bool ParseDecimal(std::string_view text, double& value) {
 // The shortest decimal text that gives the same number back.
 std::string ShortestDecimal(double value) { return fmt::format("{}", value); }
 
-// ...without an exponent, for numbers that a unit follows.
+// The same without an exponent, for numbers that a unit follows.
 std::string ShortestFixed(double value) {
   char text[512];
   const auto end = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed).ptr;

@@ -42,7 +42,7 @@ struct OptionTable::Impl {
   std::vector<GroupText> groups;
   std::vector<Option> options;                 // in order of declaration
   std::map<std::string, std::size_t> by_key;   // index into options
-  std::map<std::string, std::string> sources;  // of the keys that were given
+  std::map<std::string, std::string> sources;  // sources of the keys that were given
 
   const Option* Find(const std::string& key) const {
     const auto at = by_key.find(key);
@@ -66,7 +66,7 @@ struct OptionTable::Impl {
     return sections;
   }
 
-  // What Boost parses by and prints as --help.
+  // The options in Boost's form, for parsing and for --help.
   po::options_description Describe() const {
     po::options_description all(kHelpWidth, kHelpWidth / 2);
     for (std::size_t group = 0; group < groups.size(); ++group) {
@@ -132,7 +132,7 @@ Status OptionTable::ReadCommandLine(std::span<const std::string> arguments) {
   const po::options_description description = impl_->Describe();
   std::vector<po::option> parsed;
   try {
-    // Without guessing: an abbreviation that works today is ambiguous tomorrow.
+    // Abbreviations are not allowed: one that works today is ambiguous tomorrow.
     const int style = po::command_line_style::allow_long | po::command_line_style::long_allow_next |
                       po::command_line_style::long_allow_adjacent;
     parsed = po::command_line_parser({arguments.begin(), arguments.end()})
@@ -150,7 +150,7 @@ Status OptionTable::ReadCommandLine(std::span<const std::string> arguments) {
   }
   for (const po::option& item : parsed) {
     if (item.unregistered) {
-      // Boost may keep "=value" in the name of what it does not know, and lone dashes.
+      // Boost may keep "=value" in the name of an unknown option, and lone dashes.
       const std::string shown =
           item.original_tokens.empty() ? item.string_key : item.original_tokens.front();
       const std::string name = shown.substr(0, shown.find('='));
@@ -191,7 +191,7 @@ Status OptionTable::ReadText(std::string_view text, const std::string& name) {
     const IniLine& line = (*lines)[i];
     const std::string place = fmt::format("{}:{}: ", name, line.number);
     if (line.key.empty()) {
-      // With a key below it, that key is the clearer thing to complain about.
+      // When a key follows it, the error about that key is the clearer one.
       const bool followed = i + 1 < lines->size() && !(*lines)[i + 1].key.empty();
       if (!followed && std::ranges::find(sections, line.section) == sections.end()) {
         return Invalid(fmt::format("{}unknown section [{}] (did you mean [{}]?)", place,

@@ -1,8 +1,8 @@
 // Declares options once for the INI config file, the command line, --help and the reference page.
 // `[policy] name = flexrr` in the file is `--policy.name=flexrr` on the command line.
 //
-// Every mistake of a user ends as kInvalid with one line that names the place (file:line or the
-// option), the key and, where it is unknown, the nearest known one. Nothing throws.
+// Every mistake of a user becomes kInvalid with one line. The line names the place (file:line or
+// the option), the key and, where it is unknown, the nearest known one. Nothing throws.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace lockstep {
 
-// How values of one kind are written.
+// The text form of values of one kind.
 template <class T>
 struct OptionType {
   std::string placeholder;  // in --help: "N", "TIME"
   std::string form;         // in words: "a whole number, 1 to 1024"
-  // The error's message ends a line that already names place, key and value.
+  // The error's message completes a line that already names place, key and value.
   std::function<Result<T>(std::string_view)> parse;
-  // Canonical: parse(format(v)) is v, exactly.
+  // The form is canonical: parse(format(v)) is v, exactly.
   std::function<std::string(const T&)> format;
 };
 
@@ -47,7 +47,7 @@ OptionType<std::string> Text(std::string placeholder, std::string form);
 OptionType<std::vector<std::uint32_t>> Counts(std::uint32_t min, std::uint32_t max,
                                               std::size_t most);
 
-// The parse and format of DurationSeconds, for other notations that contain times.
+// Parses and formats like DurationSeconds, for other notations that contain times.
 Result<double> ParseDurationSeconds(std::string_view text);
 std::string FormatDurationSeconds(double seconds);
 
@@ -72,17 +72,17 @@ class OptionTable {
   // Takes no value; command line only.
   void AddSwitch(std::string key, bool* target, std::string help);
 
-  // Each reads, checks and assigns. What an earlier call assigned stands: read the command line
-  // first, then the file. Values that are overruled are checked all the same. After an error the
-  // targets are in no particular state.
+  // Each reads, checks and assigns. A value from an earlier call stands: read the command line
+  // first, then the file. Overruled values are checked all the same. After an error the state of
+  // the targets is undefined.
   Status ReadCommandLine(std::span<const std::string> arguments);
   Status ReadFile(const std::string& path);
   // `name` stands for the file in messages.
   Status ReadText(std::string_view text, const std::string& name);
-  // As --key=value.
+  // Sets it as --key=value does.
   Status Set(const std::string& key, const std::string& value);
 
-  // Whether one of the above gave the key a value.
+  // Whether one of the functions above gave the key a value.
   bool Given(const std::string& key) const;
 
   // Groups with every option's default, form and explanation.

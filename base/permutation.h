@@ -1,5 +1,5 @@
-// The epoch's sample order: position -> sample index, out of the job's seed. Coordinator and plans
-// speak of positions only; each worker turns positions into samples by itself.
+// The epoch's sample order: it maps a position to a sample index, by the job's seed. Coordinator
+// and plans speak of positions only; each worker turns positions into samples by itself.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ std::optional<std::uint64_t> ReadNumber(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
-// As "200000 100000": microseconds of processor time in a period of so many.
+// The group's file has "200000 100000": microseconds of processor time in a period of so many.
 std::optional<std::uint64_t> ReadSecond(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::int64_t quota = 0;
@@ -28,7 +28,7 @@ std::optional<std::uint64_t> ReadSecond(const std::filesystem::path& path) {
   return std::nullopt;
 }
 
-// That the thread that asks may run on; 0: it cannot be read.
+// The number that the calling thread may run on; 0: it cannot be read.
 std::size_t AllowedProcessors() {
   constexpr std::string_view kName = "Cpus_allowed_list:";
   std::ifstream file("/proc/thread-self/status");

@@ -8,16 +8,17 @@
 
 namespace lockstep {
 
-// The processors that the thread that asks may run on, or what the quotas of its control groups
-// allow, rounded up, where that is less. At least 1; what cannot be read does not limit.
+// The number of processors that the calling thread may run on, or the quotas of its control groups,
+// rounded up, where those are less. The result is at least 1; a limit that cannot be read does not
+// count.
 std::size_t UsableProcessors();
 
 // --- its parts
 
-// In a list as the kernel writes it, as "0-3,8"; 0: it cannot be read.
+// The number in a list as the kernel writes it, such as "0-3,8"; 0: it cannot be read.
 std::size_t ListedProcessors(const std::string& list);
 
-// By the quota of one group, rounded up; 0: it has none.
+// The number that the quota of one group allows, rounded up; 0: it has none.
 std::size_t QuotaProcessors(const ControlGroup& group);
 
 }  // namespace lockstep

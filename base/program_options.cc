@@ -41,7 +41,7 @@ OptionType<std::optional<T>> Maybe(OptionType<T> type) {
   return maybe;
 }
 
-// What every program has.
+// Options that every program has.
 struct Common {
   bool help = false;
   bool version = false;
@@ -195,7 +195,7 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
     }
     if (!read) return read.error();
   }
-  // What the workers' program said of the job when it began stands there, and nowhere else.
+  // The settings that the training program gave when the job began stand there, and nowhere else.
   if (options.config_from_workers && options.resume && !options.config_file.empty()) {
     if (Status read = table.ReadFile(options.run_dir + "/config.ini"); !read) return read.error();
   }
@@ -208,14 +208,15 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
     }
     const std::string plugin = options.job.policy.plugin;
     if (Status read = table.ReadText(*settings, "the workers' program"); !read) return read.error();
-    // Whoever joins first would run code of its choice here.
+    // Otherwise the worker that joins first would run code of its choice here.
     if (options.job.policy.plugin != plugin) {
       return Invalid(
           "policy.plugin: the coordinator loads what its own config or command line names, and "
           "nothing that the workers' program does");
     }
   }
-  // An exception in a script ends one worker, and the others go on. A run directory says it all.
+  // An exception in a script ends one worker, and the others go on. A run directory holds all
+  // settings.
   if (options.config_from_workers && !options.resume && !table.Given("job.min_workers")) {
     options.job.job.min_workers = 1;
   }
@@ -247,7 +248,8 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
       "connect-timeout", &options.connect_timeout_s, DurationSeconds(0.1, 86400),
       "How long to try to reach the coordinator, and to wait for its first answer (at most 10s)");
   DeclareCommon(table, &options.secret_file, &options.log_level, &common);
-  // Checked here, with the same declaration as everywhere; applied when the job's config is known.
+  // They are checked here, with the same declarations as everywhere, and applied when the job's
+  // config is known.
   JobConfig job;
   OptionTable job_table;
   DeclareJobOptions(job_table, &job);

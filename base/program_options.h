@@ -16,12 +16,12 @@
 
 namespace lockstep {
 
-// Of the software: "0.1.0".
+// The version of the software: "0.1.0".
 std::string Version();
 
-// Option types for what several programs take.
+// Option types that several programs share.
 OptionType<HostPort> HostPortOption();
-// A trace's file is read as well.
+// It also reads a trace's file.
 OptionType<SlowdownSpec> SlowdownOption();
 
 struct CoordinatorOptions {
@@ -31,18 +31,20 @@ struct CoordinatorOptions {
   std::string run_dir;
   std::optional<HostPort> http;
   bool resume = false;
-  bool reattach = false;  // resume, with the workers that are still there; a new job where none was
-  // What the training programs say of the job holds where config and command line say nothing.
+  bool reattach = false;  // resume with the workers that are still there; without a job, start one
+  // Settings that are missing from the config file and the command line come from the training
+  // programs.
   bool config_from_workers = false;
-  // How long the first of them may take to come. Nothing is lost by waiting, and a program may take
-  // its time to start: longer than job.join_timeout, unless somebody has said that.
+  // How long the first worker may take to come. Waiting loses nothing, and a program may take long
+  // to start, so the default is above job.join_timeout. A given value holds.
   double settings_timeout_s = 600;
   std::string secret_file;
   std::string log_level = "info";
   // Config file and command line together, checked. With --resume and no --config the file is the
   // run directory's config.ini.
   JobConfig job;
-  // Not empty: --help or --version; print it and end with status 0. Nothing else is filled in.
+  // Not empty: --help or --version; print it and end with status 0. No other field is filled in
+  // then.
   std::string print;
 };
 
@@ -51,10 +53,11 @@ struct WorkerOptions {
   std::optional<WorkerId> wanted;  // --id: the slot to take
   std::string device = "cpu";
   bool require_gpudirect = false;  // with a GPU only
-  std::vector<Setting> overrides;  // of the job's config, those of WorkerKeys()
+  std::vector<Setting> overrides;  // overrides of the job's config, for WorkerKeys()
   std::vector<SlowdownSpec> slowdowns;
   std::string secret_file;
-  // Where peers connect to; empty: the address by which this host reaches the coordinator.
+  // The address to which peers connect; empty: the address by which this host reaches the
+  // coordinator.
   std::string data_host;
   double connect_timeout_s = 60;
   std::string log_level = "info";
@@ -62,9 +65,8 @@ struct WorkerOptions {
 };
 
 // `arguments` without the program's name (see Arguments). Errors are kInvalid, one line; programs
-// print it and end with status 2.
-// `settings`: of the workers, for --config-from-workers, INI text; null: not known yet, so what
-// they may change is not checked.
+// print it and end with status 2. `settings`: INI text from the workers, for --config-from-workers.
+// null: not known yet, so settings that they may change are not checked.
 Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> arguments,
                                                    const std::string* settings = nullptr);
 Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments);

@@ -16,14 +16,14 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A stream of random words named by up to three keys, e.g. (seed, epoch, sample position).
+// A stream of random words, named by up to three keys, e.g. (seed, epoch, sample position).
 class RandomStream {
  public:
   constexpr explicit RandomStream(std::uint64_t seed, std::uint64_t key1 = 0,
                                   std::uint64_t key2 = 0)
       : key_(Mix64(Mix64(Mix64(seed) ^ key1) ^ key2)) {}
 
-  // The i-th word of the stream; any order, any number of times.
+  // The i-th word of the stream, in any order and any number of times.
   constexpr std::uint64_t Word(std::uint64_t i) const { return Mix64(key_ ^ Mix64(i)); }
   constexpr std::uint64_t NextWord() { return Word(counter_++); }
   // Uniform in [0, 1) with 24 bits.

@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-// On one line whatever the name is.
+// Puts the path on one line, whatever the name is.
 std::string ForMessage(const std::string& path) { return IsPrintable(path) ? path : Quoted(path); }
 
 }  // namespace
@@ -24,7 +24,7 @@ Result<std::ifstream> OpenRegularFile(const std::string& path) {
     return Error{code, fmt::format("{}: {}", ForMessage(path), what)};
   };
   std::error_code error;
-  // Asked before it is opened: opening a FIFO is what waits.
+  // The type is checked first, because opening a FIFO waits.
   const auto type = std::filesystem::status(path, error).type();
   if (type == std::filesystem::file_type::not_found) {
     return fail(ErrorCode::kNotFound, std::strerror(ENOENT));

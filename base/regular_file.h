@@ -1,5 +1,5 @@
-// Files that a user or another program names: opened only when they are regular ones. A FIFO would
-// have the caller wait for a writer for ever, a device may have no end.
+// Opens files that a user or another program names, but only regular ones. A FIFO would have the
+// caller wait for a writer for ever, and a device may have no end.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// kNotFound, else kInvalid; the error names the file.
+// Returns kNotFound, else kInvalid; the error names the file.
 Result<std::ifstream> OpenRegularFile(const std::string& path);
-// All of it; kInvalid when it has more than `most` bytes, of which none beyond is read.
+// Returns the whole file; kInvalid when it has more than `most` bytes. It reads none beyond them.
 Result<std::string> ReadRegularFile(const std::string& path, std::size_t most);
 
 }  // namespace lockstep

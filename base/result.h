@@ -14,11 +14,11 @@ enum class ErrorCode {
   kNotFound,     // a file, key or peer that is not there
   kUnavailable,  // cannot be done on this machine or now: a port in use, a library that does not
                  // start
-  kRefused,      // the other side said no: wrong secret, wrong version, a piece that is gone
+  kRefused,      // the other side refused: wrong secret, wrong version, a piece that is gone
   kTimeout,      // a bounded wait ran out
   kClosed,       // the connection or the job has ended
-  kTryAgain,     // the other side said: not now
-  kIo,           // the operating system said no: disk full, permission
+  kTryAgain,     // the other side asked to try later
+  kIo,           // the operating system reported: disk full, permission
 };
 
 struct Error {

@@ -87,7 +87,7 @@ Route RouteOf(const msg::Commit& commit, std::uint32_t shard, const MemberId& me
   Route route;
   std::vector<MemberId> others;
   std::ranges::set_difference(commit.members, contributors, std::back_inserter(others));
-  // Those that add nothing are spread over the contributors, in their order.
+  // Members that add nothing are spread over the contributors, in their order.
   const auto host = [&](std::size_t other) { return other * count / others.size(); };
   const auto at = std::ranges::lower_bound(contributors, member);
   if (at == contributors.end() || *at != member) {
@@ -102,7 +102,7 @@ Route RouteOf(const msg::Commit& commit, std::uint32_t shard, const MemberId& me
   for (std::size_t i = 0; i < others.size(); ++i) {
     if (host(i) == self) route.leaves.push_back(others[i]);
   }
-  // The root is the first place, or, in the mirror image, the last contributor is.
+  // The root is the first place, or, in the mirror image, the last contributor.
   const bool mirrored = map.owners[shard].owner == contributors.back();
   const auto mirror = [&](std::size_t place) { return mirrored ? count - 1 - place : place; };
   const Node node = map.algorithm == ExchangeAlgorithm::kTree ? InTree(mirror(self), count)
@@ -117,7 +117,7 @@ std::uint32_t DepthOf(ExchangeAlgorithm algorithm, std::uint32_t contributors) {
   if (algorithm == ExchangeAlgorithm::kDirect) return std::min(contributors, 1u);
   if (algorithm == ExchangeAlgorithm::kRing) return contributors;
   std::uint32_t depth = 0;
-  // The larger half of what is below the root.
+  // The larger half of the nodes below the root.
   for (std::uint32_t left = contributors; left > 0; left /= 2) ++depth;
   return depth;
 }

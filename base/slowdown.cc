@@ -107,7 +107,7 @@ Phase PhaseWithin(const SlowdownSpec& spec, std::uint32_t workers, WorkerId work
       return {1, begin + period};
     }
     case kPause: {
-      // All workers at the same moment would be no straggler: each has its own phase.
+      // Each worker has its own phase: with pauses at the same moment there would be no straggler.
       Duration first = spec.from;
       if (!spec.worker) {
         first += Duration(static_cast<Duration::rep>(Uniform(Draws(spec, worker, 0), 0) *

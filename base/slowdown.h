@@ -1,5 +1,5 @@
-// How long work takes under slow-downs. Pure: what happens to a unit depends on the specs and on
-// the arguments alone, so all workers, the simulator and a second run see the same.
+// The length of work under slow-downs. It is pure: the result for a unit depends on the specs and
+// the arguments alone, so all workers, the simulator and a second run agree.
 // docs/reference/slowdowns.md describes the patterns.
 #pragma once
 
@@ -15,26 +15,27 @@ namespace lockstep {
 class SlowdownModel {
  public:
   SlowdownModel() = default;
-  // `workers`: of the job; who is disrupted is drawn among so many.
+  // `workers`: the number of workers in the job; disrupted ones are drawn among them.
   SlowdownModel(std::vector<SlowdownSpec> specs, std::uint32_t workers);
 
-  // How long the unit with this index of the round takes when it begins `since_start` after the
-  // job's start and would take `nominal` undisturbed; never less than that. Factors of several
-  // specs multiply. Factors that change with time act on what is left of the unit from then on; a
-  // pause holds it. Fast where nothing acts.
+  // The time of the unit with this index of the round that begins `since_start` after the job's
+  // start and would take `nominal` undisturbed. It is never less than `nominal`. Factors of several
+  // specs multiply. Factors that change with time apply to the rest of the unit from then on; a
+  // pause stops it. The call is fast where no slow-down applies.
   Duration Lengthen(WorkerId worker, RoundId round, std::uint32_t unit, Duration since_start,
                     Duration nominal) const;
 
-  // How much of such a unit is a stall: time in which the machine stands still, whatever becomes of
-  // the unit (slow-worker's delay; what delay adds to the unit). It counts from the unit's
-  // beginning.
+  // The part of such a unit's time that is a stall, in which the machine stands still whatever
+  // becomes of the unit. That is slow-worker's delay, and the time that delay adds to the unit. It
+  // counts from the unit's beginning.
   Duration Stall(WorkerId worker, RoundId round, std::uint32_t unit, Duration since_start,
                  Duration nominal) const;
 
-  // When the pause that is in force at that time of the job is over; that time where none is.
+  // The end of the pause that is in force at that time of the job; that time itself where there is
+  // none.
   Duration PauseEnd(WorkerId worker, Duration since_start) const;
 
-  // Whether any spec that may speak of this worker is in its window.
+  // Whether any spec that may apply to this worker is in its window.
   bool MayAct(WorkerId worker, Duration since_start) const;
 
  private:

@@ -46,7 +46,7 @@ bool ParseNumber(std::string_view text, T& value) {
   return !text.empty() && failed == std::errc() && end == text.data() + text.size();
 }
 
-// What a key's value is turned into; the error's message goes behind "slowdown KEY = VALUE: ".
+// Takes a key's value; the error's message follows "slowdown KEY = VALUE: ".
 using Taker = Status (*)(std::string_view value, SlowdownSpec& spec);
 
 Error Expected(std::string_view what) {
@@ -57,7 +57,7 @@ Status TakeTime(std::string_view value, Duration least, Duration& time) {
   const Result<double> seconds = ParseDurationSeconds(value);
   if (!seconds) return seconds.error();
   if (*seconds > kLongestSeconds) return Error{ErrorCode::kInvalid, "is too long"};
-  // Rounded: 0.3 s are 300000000 ns, although the double is a little less.
+  // The value is rounded: 0.3 s are 300000000 ns, although the double is a little less.
   time = Duration(std::llround(*seconds * 1e9));
   if (time < least) {
     return Error{ErrorCode::kInvalid, fmt::format("must be at least {} ms", Seconds(least) * 1e3)};
@@ -227,7 +227,7 @@ std::vector<std::string> KeysOf(SlowdownPattern pattern) {
   return names;
 }
 
-// Not fmt::join: g++ 12 takes its inherited parser for a buffer overflow.
+// This replaces fmt::join: g++ 12 takes its inherited parser for a buffer overflow.
 std::string Listed(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -293,7 +293,7 @@ Status Take(const Item& item, SlowdownSpec& spec) {
   return {};
 }
 
-// What holds between keys.
+// Checks the rules between keys.
 Status Check(const std::vector<Item>& items, const SlowdownSpec& spec) {
   const auto given = [&](std::string_view key) {
     return std::ranges::find(items, key, &Item::key) != items.end();

@@ -65,7 +65,7 @@ Status LoadTrace(SlowdownSpec* spec) {
   SlowdownSpec read = *spec;
   read.file.clear();
   read.points = *std::move(points);
-  // Checks what holds between the points and the other keys.
+  // Checks the rules between the points and the other keys.
   if (auto checked = ParseSlowdownSpec(ToString(read)); !checked) return checked.error();
   *spec = std::move(read);
   return {};

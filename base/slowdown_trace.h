@@ -10,10 +10,10 @@
 
 namespace lockstep {
 
-// Lines "SECONDS FACTOR", ascending, # begins a comment. Errors begin with "name:line: ".
+// Each line is "SECONDS FACTOR", ascending; # begins a comment. Errors begin with "name:line: ".
 Result<std::vector<TracePoint>> ParseTrace(std::string_view text, const std::string& name);
 
-// Reads spec->file, if it names one, into spec->points. For shells.
+// Reads spec->file, if it names one, into spec->points. Only shells call it.
 Status LoadTrace(SlowdownSpec* spec);
 
 }  // namespace lockstep

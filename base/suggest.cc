@@ -35,7 +35,7 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::string Nearest(std::string_view word, std::span<const std::string> known) {
-  // Nobody mistypes at such length; the table of distances stays small whatever comes in.
+  // Nobody mistypes at such length; the table of distances stays small for any input.
   constexpr std::size_t kLongest = 128;
   word = word.substr(0, kLongest);
   const std::string_view last = LastComponent(word);

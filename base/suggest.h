@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+// The fewest insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
 std::size_t EditDistance(std::string_view a, std::string_view b);
 
 // The word of `known` with the smallest distance, the first of several; empty when `known` is. A

@@ -25,7 +25,7 @@ inline Duration FromSeconds(double s) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s));
 }
 
-// Reads CLOCK_MONOTONIC. For shells only.
+// Reads CLOCK_MONOTONIC. Only shells call it.
 inline Time MonotonicNow() {
   return Time(
       std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
