@@ -17,9 +17,9 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using Failure = boost::system::error_code;
 
-// Then others on the same thread have their turn.
+// After so many connections, others on the same thread have their turn.
 constexpr int kAtOnce = 16;
-// How long accepting rests where there is no descriptor.
+// How long accepting rests after descriptors have run out.
 constexpr auto kRest = std::chrono::milliseconds(100);
 
 Failure LastFailure() { return {errno, boost::system::system_category()}; }

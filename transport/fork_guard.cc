@@ -13,16 +13,16 @@
 namespace lockstep::transport {
 namespace {
 
-// Held during a fork, so that the child finds the list whole.
+// It is held during a fork, so that the child finds the list whole.
 std::mutex g_mutex;
 
-// Never destroyed: other threads may still close sockets while the process ends.
+// It is never destroyed: other threads may still close sockets while the process ends.
 std::vector<int>& Guarded() {
   static auto* const guarded = new std::vector<int>;
   return *guarded;
 }
 
-// In the child only what is safe in a signal handler is allowed.
+// In the child only calls that are safe in a signal handler are allowed.
 void CloseInChild() {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : Guarded()) {

@@ -14,7 +14,7 @@
 namespace lockstep::transport {
 namespace {
 
-// Every message: magic (4), version (2), type (1), zero (1), body. Integers are little-endian.
+// Every message has: magic (4), version (2), type (1), zero (1), body. Integers are little-endian.
 constexpr std::uint32_t kMagic = 0x48534b4c;  // "LKSH"
 constexpr std::size_t kHeaderBytes = 8;
 constexpr std::size_t kIdentityBytes = 8;
@@ -64,7 +64,7 @@ std::vector<std::byte> Message(std::uint8_t type) {
   return out;
 }
 
-// Whatever a stranger calls a reason ends up in a log line: one line of printable ASCII.
+// A stranger's reason ends up in a log line: it becomes one line of printable ASCII.
 std::string Printable(std::span<const std::byte> bytes) {
   std::string text(bytes.size(), '?');
   for (std::size_t i = 0; i < bytes.size(); ++i) {

@@ -1,5 +1,5 @@
-// Proof at the start of a connection that both ends belong to the job, and who they are. No I/O:
-// bytes in, bytes out.
+// A proof at the start of a connection that both ends belong to the job, and of their identities.
+// It does no I/O: bytes in, bytes out.
 //
 //   connector                                acceptor
 //   hello     (identity, nonce)      ->
@@ -9,8 +9,8 @@
 //
 // A proof is HMAC-SHA256(job key, role || version || both nonces || both identities): fresh nonces
 // stop replay, the role stops reflection, the identities stop a member from being taken for
-// another. Nothing is encrypted here. After a failure each end may send farewell(), a refusal in
-// words, and closes.
+// another. The handshake encrypts nothing. After a failure each end may send farewell(), a refusal
+// in words, and closes.
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ class Handshake {
   static constexpr std::size_t kNonceBytes = 32;
   static constexpr std::size_t kProofBytes = 32;
 
-  // `expected`: who must be at the other end; without it any member is welcome. The key is copied
-  // and must not be empty.
+  // `expected`: the member that must be at the other end; without it any member is welcome. The key
+  // is copied and must not be empty.
   Handshake(Role role, const MemberId& self, std::span<const std::byte> job_key,
             std::optional<MemberId> expected);
   ~Handshake();
@@ -53,21 +53,21 @@ class Handshake {
 
   // Takes one whole message of the other end and returns the one to send, which may be empty.
   // Errors: kRefused for a wrong key, version or identity, or when the other end refuses; kInvalid
-  // for bytes that are no handshake. Not after an error.
+  // for bytes that are no handshake. Do not call it after an error.
   Result<std::vector<std::byte>> Consume(std::span<const std::byte> message);
 
   // True once the other end has proven itself and accepted us. The bytes that Consume returned last
   // still have to be sent.
   bool done() const { return state_ == State::kDone; }
-  // Who is at the other end. Only when done().
+  // The member at the other end. Only valid when done().
   const MemberId& peer() const;
 
   // After Consume failed: the refusal to send before closing; empty when there is nobody to tell.
   const std::vector<std::byte>& farewell() const { return farewell_; }
 
-  // Such a refusal, to an end with which there can be no handshake at all.
+  // A refusal for an end with which there can be no handshake at all.
   static std::vector<std::byte> Refusal(std::string_view reason);
-  // What such a refusal says, where a message is one.
+  // The reason in such a refusal, where a message is one.
   static std::optional<Error> ReadRefusal(std::span<const std::byte> message);
 
  private:

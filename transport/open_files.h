@@ -1,4 +1,4 @@
-// How many files, sockets among them, this process may have open.
+// The number of files, sockets among them, that this process may have open.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace lockstep::transport {
 
-// Raises the limit to `wanted` where it is lower, as far as the hard limit lets it. Returns how
-// many are allowed then.
+// Raises the limit to `wanted` where it is lower, as far as the hard limit allows. Returns the
+// number that is allowed then.
 Result<std::uint64_t> AllowOpenFiles(std::uint64_t wanted);
 
-// How many connections a listening socket may hold that have proven nothing: `most`, or an eighth
-// of the files that are allowed now where that is less, so that strangers never take the files that
-// the job itself opens. At least 8.
+// The most unproven connections of a listening socket: `most`, or an eighth of the files that are
+// allowed now where that is less. So strangers never take the files that the job itself opens. The
+// result is at least 8.
 std::size_t PlacesForStrangers(std::size_t most);
 
 }  // namespace lockstep::transport

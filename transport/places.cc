@@ -7,8 +7,8 @@
 namespace lockstep::transport {
 namespace {
 
-// What an honest newcomer has to say is on its way when it comes; so long nobody counts as silent.
-// Otherwise each newcomer would lose its place to the next one before it was heard.
+// An honest newcomer's first message is on its way when it connects; for so long nobody counts as
+// silent. Otherwise each newcomer would lose its place to the next one before it was heard.
 constexpr Duration kMoment = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -26,7 +26,8 @@ Places::Ticket Places::WhoGivesWay(Time now, const std::string& newcomer) const 
   std::map<std::string, std::size_t> count;
   count[newcomer] = 1;
   for (const auto& [ticket, place] : taken_) ++count[place.address];
-  // Who may be disturbed; how many its address has; whether it is silent. Of equals the oldest.
+  // Whether it may be disturbed, how many its address has, and whether it is silent. Among equals
+  // the oldest goes first.
   using Rank = std::tuple<bool, std::size_t, bool>;
   std::optional<Rank> best;
   Ticket found = 0;

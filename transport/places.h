@@ -1,9 +1,9 @@
-// Which connection gives way when strangers want more of them than there are places, so that
-// neither many idle connections nor many from one address keep out who has something to say. It is
-// one of the address that has most of them: of those the silent ones first, the oldest first. Who
-// has proven the job's secret gives its place back: it is no stranger any more.
+// Chooses the connection that gives way when strangers want more of them than there are places. So
+// neither many idle connections nor many from one address keep out a client with a message. It
+// belongs to the address that has most of them; silent ones go first, the oldest first. A client
+// that has proven the job's secret gives its place back: it is no stranger any more.
 //
-// Pure: time comes in.
+// It is pure: time comes in.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +21,25 @@ class Places {
   using Ticket = std::uint64_t;
   struct Options {
     std::size_t most = 0;
-    // How long each may keep its place whoever else wants it. Zero where who is sent away tries
-    // again by itself: then nobody ever waits behind strangers.
+    // How long a connection may keep its place whoever else wants it. Use zero where a refused
+    // client tries again by itself: then nobody ever waits behind strangers.
     Duration undisturbed_silent{};
-    Duration undisturbed{};  // of one that has sent something
+    Duration undisturbed{};  // for one that has sent something
   };
   struct Taken {
     Ticket ticket = 0;
-    std::optional<Ticket> ended;  // this one's place it is: its connection is to be closed
+    std::optional<Ticket> ended;  // the connection that had this place: close it
   };
 
   explicit Places(const Options& options) : options_(options) {}
 
   // When a newcomer can be taken; not after `now`: at once.
   Time FreeAt(Time now) const;
-  // `address`: as AddressKey. To be called when FreeAt says so.
+  // `address`: as AddressKey returns it. Call it at the time that FreeAt returns.
   Taken Take(Time now, std::string address);
-  // It has sent something.
+  // The connection has sent something.
   void Heard(Ticket ticket);
-  // It has ended, or is no stranger any more. Of one that has no place: nothing.
+  // The connection has ended, or is no stranger any more. Without a place, nothing happens.
   void GiveBack(Ticket ticket) { taken_.erase(ticket); }
 
   std::size_t taken() const { return taken_.size(); }

@@ -57,7 +57,7 @@ Result<std::vector<std::byte>> OpenAddress(std::span<const std::byte> job_key,
                                      reinterpret_cast<const unsigned char*>(sealed.data()),
                                      static_cast<int>(sealed.size()));
   if (length < 0) return malformed;
-  // OpenSSL counts the bytes that the padding stands for.
+  // OpenSSL also counts the bytes that the padding stands for.
   std::size_t size = static_cast<std::size_t>(length);
   for (std::size_t i = sealed.size(); i > 0 && sealed[i - 1] == '=' && size > 0; --i) --size;
   if (size <= kSealBytes) return malformed;

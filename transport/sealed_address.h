@@ -1,5 +1,5 @@
-// An address of a transport whose bytes a library of others takes apart, and trusts: sealed with
-// the job's key, so that none reaches that library that a member of the job has not made. No I/O.
+// An address of a transport whose library parses and trusts its bytes. It is sealed with the job's
+// key, so that the library gets only addresses that a member of the job has made. It does no I/O.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,12 @@ namespace lockstep::transport {
 // Longer addresses are refused unread; as text they fit where the control plane carries addresses.
 inline constexpr std::size_t kMaxSealedBytes = 8192;
 
-// Text without blanks: base64 of HMAC-SHA256(job key, label || address) and the address, of at most
-// kMaxSealedBytes.
+// Returns text without blanks: base64 of HMAC-SHA256(job key, label || address) and the address, of
+// at most kMaxSealedBytes.
 std::string SealAddress(std::span<const std::byte> job_key, std::span<const std::byte> address);
 
-// The address. kInvalid for a text that is none; kRefused where the job's key did not seal it.
+// Returns the address. kInvalid for a text that is no sealed address; kRefused where the job's key
+// did not seal it.
 Result<std::vector<std::byte>> OpenAddress(std::span<const std::byte> job_key,
                                            std::string_view sealed);
 

@@ -26,7 +26,7 @@ std::optional<T> Number(std::string_view text, int base) {
   return value;
 }
 
-// "0100007F" is 127.0.0.1: words of four bytes as the processor has them in memory.
+// "0100007F" is 127.0.0.1: words of four bytes in the processor's byte order.
 std::string HostText(std::string_view hexadecimal) {
   std::array<std::uint32_t, 4> words{};
   if (hexadecimal.size() != 8 && hexadecimal.size() != 32) return {};
@@ -46,8 +46,9 @@ std::string HostText(std::string_view hexadecimal) {
 
 }  // namespace
 
-// "  0: 0100007F:C001 0100007F:D002 01 00000000:00000000 00:00000000 00000000  0  0 4242 ...":
-// number, local and remote address, state, queues, timer, retransmissions, user, time-out, inode.
+// A line is "  0: 0100007F:C001 0100007F:D002 01 00000000:00000000 00:00000000 00000000  0  0 4242
+// ...". Its columns are number, local and remote address, state, queues, timer, retransmissions,
+// user, time-out, inode.
 std::vector<TcpSocket> ReadTcpTable(std::string_view table) {
   std::vector<TcpSocket> sockets;
   std::istringstream lines{std::string(table)};

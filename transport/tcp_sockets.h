@@ -1,5 +1,5 @@
-// The TCP sockets of this host and process, as the kernel lists them: what is open is asked of it,
-// not of the libraries that open it.
+// The TCP sockets of this host and process, as the kernel lists them. The kernel knows which ones
+// are open; the libraries that open them need not say.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,15 @@ struct TcpSocket {
   std::uint64_t inode = 0;  // 0: no process has it yet
 };
 
-// The lines of /proc/net/tcp or tcp6 that can be read.
+// The readable lines of /proc/net/tcp or tcp6.
 std::vector<TcpSocket> ReadTcpTable(std::string_view table);
 
-// All of this network namespace. `process` stands for /proc/self, so that tests can have their own.
+// All TCP sockets of this network namespace. `process` stands for /proc/self, so that tests can
+// have their own.
 std::vector<TcpSocket> AllTcpSockets(const std::filesystem::path& process = "/proc/self");
 
-// The addresses on which this process listens, sorted. What is opened meanwhile may be missed.
+// The addresses on which this process listens, sorted. A socket that is opened meanwhile may be
+// missed.
 std::vector<std::string> ListeningAddresses(const std::filesystem::path& process = "/proc/self");
 
 }  // namespace lockstep::transport

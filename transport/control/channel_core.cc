@@ -26,7 +26,7 @@ ChannelCore::ChannelCore(std::shared_ptr<Stream> stream, FrameReader reader,
 void ChannelCore::Begin() {
   LOCKSTEP_CHECK(state_ == State::kIdle, "Start is called once");
   state_ = State::kOpen;
-  // What came before nobody listened tells nothing about how long it has been silent.
+  // Input from before the start tells nothing about how long the other end has been silent.
   heartbeat_ = Heartbeat(options_.timeout, MonotonicNow());
   BeginReading();
   asio::co_spawn(stream_->executor(), WatchLoop(shared_from_this()), RethrowFromCoroutine);
@@ -54,7 +54,7 @@ void ChannelCore::Send(const Frame& frame) {
                             "allowed",
                             queued_bytes_ + bytes, options_.send_queue_bytes)});
   }
-  // Most messages find the socket empty: sent from here they cost no coroutine.
+  // Most messages find the socket empty: a send from here costs no coroutine.
   const std::size_t sent = writing_ ? 0 : stream_->WriteNow(*frame.bytes);
   if (sent == bytes) return TellDrained();
   if (!writing_) first_sent_ = sent;
@@ -78,8 +78,8 @@ void ChannelCore::Close() {
   if (state_ == State::kDraining || state_ == State::kClosed) return;
   const bool reading = state_ == State::kOpen;
   state_ = State::kDraining;
-  // Reads away what still comes, up to the other end's own close: closing over unread bytes would
-  // throw away what we have sent.
+  // Discards input up to the other end's own close: closing with unread bytes would throw away our
+  // last output.
   if (!reading) BeginReading();
   if (!writing_) stream_->ShutdownSend();
   timer_.expires_after(options_.timeout);
@@ -148,7 +148,7 @@ asio::awaitable<void> ChannelCore::WriteLoop(std::shared_ptr<ChannelCore> self) 
     co_await self->stream_->Write(buffers, failure);
     if (self->state_ == State::kClosed) co_return;
     if (failure) {
-      // Its last words may still be in the socket: the reader ends the connection.
+      // The other end's last words may still be in the socket: the reader ends the connection.
       self->write_failed_ = true;
       self->queue_.clear();
       self->queued_bytes_ = 0;

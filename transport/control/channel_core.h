@@ -1,5 +1,5 @@
-// What both kinds of Channel have in common: frames in and out of a stream, heartbeats, the end.
-// Internal; one thread. Lives until its coroutines have ended, however long its Channel lives.
+// The common part of both kinds of Channel: frames in and out of a stream, heartbeats, the end.
+// Internal; one thread. It lives until its coroutines have ended, however long its Channel lives.
 #pragma once
 
 #include "transport/control/coroutines.h"
@@ -29,7 +29,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   void Send(const Frame& frame);
   void Close();
   void SetTimeout(Duration timeout);
-  // No more callbacks; drains as Close does.
+  // No more callbacks come; it drains as Close does.
   void Abandon();
 
   std::size_t queued_bytes() const { return queued_bytes_; }
@@ -45,7 +45,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   virtual bool WantsDrained() const = 0;
   // Drops the user's callbacks.
   virtual void Forget() = 0;
-  // Nothing: this end does not ping.
+  // nullopt: this end does not ping.
   virtual std::optional<Frame> PingFrame(Time now) = 0;
 
   Heartbeat heartbeat_;
@@ -76,7 +76,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::deque<Frame> queue_;
   std::size_t queued_bytes_ = 0;
   std::size_t first_sent_ = 0;  // bytes of the first frame in queue_ that have gone out
-  bool telling_ = false;        // that all has gone out
+  bool telling_ = false;        // a wait until all has gone out is under way
   boost::asio::steady_timer timer_;
   std::array<std::byte, 16384> buffer_;
 };

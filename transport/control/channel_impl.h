@@ -54,7 +54,8 @@ class Channel<Out, In>::Impl final : public ChannelCore {
     }
   }
 
-  // A callback may drop the channel and with it the handler: it is held for the length of the call.
+  // A callback may drop the channel and with it the handler, so the handler is held for the length
+  // of the call.
   Status Deliver(In message) {
     if (const auto handler = handler_) handler->on_message(std::move(message));
     return {};

@@ -19,7 +19,7 @@ using asio::ip::tcp;
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(50);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
-// Of one address: a packet filter may swallow what it is asked.
+// The limit for one address: a packet filter may swallow the request.
 constexpr Duration kAttempt = std::chrono::seconds(10);
 
 }  // namespace
@@ -36,7 +36,7 @@ struct ControlClient::Impl : std::enable_shared_from_this<ControlClient::Impl> {
   }
 
   void Begin();
-  // Ends what is under way.
+  // Ends the attempt that is under way.
   void EndAttempt();
   void Stop();
   void Finish(Result<std::unique_ptr<CoordinatorChannel>> result);
@@ -53,8 +53,8 @@ struct ControlClient::Impl : std::enable_shared_from_this<ControlClient::Impl> {
   asio::steady_timer total;
   asio::steady_timer attempt;
   asio::steady_timer pause;
-  std::shared_ptr<tcp::socket> socket;  // being connected
-  std::shared_ptr<Stream> stream;       // being secured
+  std::shared_ptr<tcp::socket> socket;  // the socket that is being connected
+  std::shared_ptr<Stream> stream;       // the stream that is being secured
   bool time_is_up = false;
   bool stopped = false;
 };
@@ -116,7 +116,7 @@ asio::awaitable<void> ControlClient::Impl::Run(std::shared_ptr<Impl> self) {
       boost::system::error_code ignored;
       self->pause.expires_after(pause);
       co_await self->pause.async_wait(redirect_error(use_awaitable, ignored));
-      // Somebody may wait for a worker that has nothing to say of itself.
+      // Somebody may wait for a worker that has nothing to report itself.
       if (pause < kLongestPause && 2 * pause >= kLongestPause && !self->stopped &&
           !self->time_is_up) {
         spdlog::info("{} is not reached yet: {}; it is tried for {:g} s", name, why.message,
@@ -138,7 +138,7 @@ asio::awaitable<Result<std::shared_ptr<Stream>>> ControlClient::Impl::TryAll(
   const HostPort& coordinator = self->options.coordinator;
   std::vector<tcp::endpoint> found;
   boost::system::error_code failure;
-  // Asio starts a thread for a name, and ends the process where there is none to be had.
+  // Asio starts a thread for a name, and ends the process where no thread can be started.
   const auto address = asio::ip::make_address(coordinator.host, failure);
   if (!failure) {
     found.emplace_back(address, coordinator.port);
@@ -193,7 +193,7 @@ asio::awaitable<Result<std::shared_ptr<Stream>>> ControlClient::Impl::Try(
   const bool too_long = *phase == Phase::kTooLong || self->time_is_up;
   *phase = Phase::kOver;
   self->attempt.cancel();
-  // Where both are on their way, the timer's handler may have closed what is secured.
+  // When both completions are on their way, the timer's handler may have closed the secured stream.
   if (!failure && secured && !too_long) co_return stream;
   if (stream) stream->Close();
   if (too_long) co_return Error{ErrorCode::kUnavailable, "no answer"};

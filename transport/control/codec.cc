@@ -1,4 +1,4 @@
-// Which fields each message has, in the order of lockstep.proto, and what must hold of it.
+// The fields of each message, in the order of lockstep.proto, and the rules for them.
 #include "transport/control/codec.h"
 
 #include <fmt/format.h>
@@ -15,8 +15,8 @@ namespace lockstep::transport::control {
 
 // --- what several messages have
 
-// A monotonic clock is never negative, and 2^60 ns are 36 years: what is added and subtracted of a
-// few such times stays within 64 bits.
+// A monotonic clock is never negative, and 2^60 ns are 36 years: sums and differences of a few such
+// times stay within 64 bits.
 static void RequireTime(std::int64_t ns, Checks& checks) {
   checks.Require(ns >= 0 && ns <= std::int64_t{1} << 60, "a time that cannot be");
 }
@@ -30,7 +30,7 @@ void Validate(const SampleRange& m, Checks& checks) {
 
 void Fields(auto& f, Of<Unit> auto& m) { f(m.index, m.range); }
 
-// Of the numbers in a run, the last one too is a number.
+// The last number of the run must be a valid number too.
 static bool Numbers(std::uint32_t first, std::uint32_t count) {
   return count <= std::numeric_limits<std::uint32_t>::max() - first || count == 1;
 }
@@ -97,7 +97,7 @@ void Validate(const msg::StateChunk& m, Checks& checks) {
                  "a chunk beyond all tensors");
 }
 
-// A metric that is not finite is what a program has logged, and no fault of the message.
+// A metric that is not finite comes from the program, and is no fault of the message.
 void Fields(auto& f, Of<Metric> auto& m) { f(Text(m.name), m.reduction, m.value, m.samples); }
 void Validate(const Metric& m, Checks& checks) {
   checks.Require(!m.name.empty() && m.name.size() <= kMaxMetricNameBytes,
@@ -187,7 +187,7 @@ void Fields(auto& f, Of<msg::GiveParameters> auto& m) { f(m.giving, m.upto); }
 void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
 void Validate(const msg::Ping& m, Checks& checks) { RequireTime(m.sent_ns, checks); }
 
-// Of each kind in ToWorker.
+// The field numbers of the kinds in ToWorker.
 constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
                                          20, 12, 13, 14, 15, 16, 17, 19, 18, 21, 22};
 static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
@@ -219,7 +219,7 @@ void Fields(auto& f, Of<msg::Ready> auto& m) {
     AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns,
     Text(m.initial_digest), m.run_bound.samples, m.run_bound.units, m.own_parameters, m.held);
 }
-// Names and shapes only describe; what must be right about them is that they add up.
+// Names and shapes only describe; only their sum must be right.
 void Validate(const msg::Ready& m, Checks& checks) {
   std::uint64_t values = 0;
   for (const TensorInfo& tensor : m.tensors) {
@@ -270,7 +270,7 @@ void Fields(auto& f, Of<msg::Sealed> auto& m) {
 void Validate(const msg::Sealed& m, Checks& checks) {
   RequireTime(m.sealed_ns, checks);
   RequireTime(m.sent.since_ns, checks);
-  // A petabyte: such numbers are added up over a job.
+  // The bound is a petabyte: such numbers are added up over a job.
   checks.Require(m.sent.early <= m.sent.all && m.sent.all <= std::uint64_t{1} << 50,
                  "bytes sent that cannot be");
   checks.Require(m.divisor.value_or(0) <= kMaxPartDivisor, "a divisor that cannot be");
@@ -353,7 +353,7 @@ void Validate(const msg::Away& m, Checks& checks) {
 
 void Fields(auto&, Of<msg::Back> auto&) {}
 
-// Of each kind in FromWorker.
+// The field numbers of the kinds in FromWorker.
 constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14,
                                            15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);

@@ -1,6 +1,6 @@
-// Control messages to bytes and back (lockstep.proto). Whatever arrives is checked: a decoded
-// message keeps what base/messages.h promises of ranges, orders and counts, so that nobody behind
-// it has to.
+// Control messages to bytes and back (lockstep.proto). Every received message is checked: a decoded
+// message keeps the promises of base/messages.h about ranges, orders and counts, so that later code
+// need not check them.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace lockstep::transport::control {
 
-// Bounds of what is taken. Encode cuts texts for people to kMaxTextBytes.
+// The accepted bounds. Encode cuts texts for people to kMaxTextBytes.
 inline constexpr std::size_t kMaxTextBytes = 4096;
 inline constexpr std::size_t kMaxSettingsBytes = 16384;
 inline constexpr std::size_t kMaxAddressBytes = 16384;
@@ -28,9 +28,9 @@ inline constexpr std::size_t kJobKeyBytes = 32;
 std::string Encode(const msg::ToWorker& message);
 std::string Encode(const msg::FromWorker& message);
 
-// kInvalid: not a message, or one that says what cannot be; names the message and what is wrong.
-// Losses may be infinite or not a number (training that diverges is no error of the protocol); all
-// other numbers are finite.
+// Returns kInvalid for bytes that are no message, or for a message with impossible values; the
+// error names the message and the cause. Losses may be infinite or not a number (training that
+// diverges is no error of the protocol); all other numbers are finite.
 Result<msg::ToWorker> DecodeToWorker(std::span<const std::byte> bytes);
 Result<msg::FromWorker> DecodeFromWorker(std::span<const std::byte> bytes);
 

@@ -1,4 +1,4 @@
-// Asio's coroutines, behind the header that they use without including it. Internal.
+// Asio's coroutines, with the header that they use without including it. Internal.
 #pragma once
 
 #include <utility>
@@ -13,7 +13,7 @@
 
 namespace lockstep::transport::control {
 
-// For co_spawn: nothing in our coroutines throws but bugs and the lack of memory.
+// For co_spawn: our coroutines throw only for bugs and lack of memory.
 inline void RethrowFromCoroutine(const std::exception_ptr& thrown) {
   if (thrown) std::rethrow_exception(thrown);
 }

@@ -1,11 +1,11 @@
-// Internal to the codec: the fields of a message written into its generated form, and read out of
-// it, by one list for both ways. That of Revoke is
+// Internal to the codec: one list of a message's fields serves both ways, for writing them into its
+// generated form and for reading them out of it. The list of Revoke is
 //
 //   void Fields(auto& f, Of<Revoke> auto& m) { f(m.round, m.from, m.order); }
 //
 // It names all fields, in the order of lockstep.proto. `f` is a Writer, and `m` is const, or it is
-// a Reader, which fills `m`. What must hold of a message beyond the form of its fields is a
-// Validate of its own, which the Reader calls.
+// a Reader, which fills `m`. A message has a Validate of its own for rules beyond the form of its
+// fields; the Reader calls it.
 #pragma once
 
 #include <google/protobuf/reflection.h>
@@ -29,18 +29,19 @@ concept Of = std::same_as<std::remove_const_t<M>, Message>;
 
 void Validate(const auto& /*message*/, Checks& /*checks*/) {}
 
-// What the type of a field does not say. Each holds a reference to it, const on the way out.
+// Wrappers for facts that the type of a field does not express. Each holds a reference to the
+// field, const on the way out.
 
-// A text for people or a name, cut to kMaxTextBytes. It comes in on one line and without control
-// characters: it goes into logs and onto terminals as it is.
+// A text for people or a name, cut to kMaxTextBytes. When it is received, it becomes one line
+// without control characters, because logs and terminals show it unchanged.
 template <class String>
 struct Text {
   explicit Text(String& s) : text(s) {}
   String& text;
 };
 
-// Where others connect to. It goes into their logs as well, but an address that has to be shown in
-// another way than it is said is none.
+// The address to which others connect. Their logs show it as well, but an address with characters
+// that cannot be shown is not valid.
 template <class String>
 struct Address {
   explicit Address(String& s) : address(s) {}
@@ -113,7 +114,7 @@ class Writer {
     const auto* field = fields_.Next();
     for (const std::uint64_t one : v) to_.AddUInt64(out_, field, one);
   }
-  void Put(const std::vector<Assignment>& v) {  // of a plan: they take two fields
+  void Put(const std::vector<Assignment>& v) {  // fields of a plan: they take two fields
     const AssignmentRuns runs = ToRuns(v);
     PutAll(runs.members);
     PutAll(runs.units);
@@ -162,7 +163,7 @@ class Reader;
 template <class Message>
 void Read(const protobuf::Message& in, Message& out, Checks& checks);
 
-// After the first thing that is wrong, what is read means nothing any more; it stays bounded.
+// After the first error, the values that are read mean nothing any more; their size stays bounded.
 class Reader {
  public:
   Reader(const protobuf::Message& in, Checks& checks)
@@ -227,7 +228,7 @@ class Reader {
     const auto all = from_.GetRepeatedFieldRef<std::uint64_t>(in_, fields_.Next());
     v.assign(all.begin(), all.end());
   }
-  void Get(std::vector<Assignment>& v) {  // of a plan: they take two fields
+  void Get(std::vector<Assignment>& v) {  // fields of a plan: they take two fields
     AssignmentRuns runs;
     GetRuns(runs.members);
     GetRuns(runs.units);
@@ -270,7 +271,7 @@ class Reader {
   std::size_t Size(const protobuf::FieldDescriptor* field) const {
     return static_cast<std::size_t>(from_.FieldSize(in_, field));
   }
-  // More runs than a list has items need not be read to be refused.
+  // More runs than a list has items are refused before they are read.
   template <class Run>
   void GetRuns(std::vector<Run>& runs) {
     GetAll(fields_.Next(), kMaxUnits + 1, runs);

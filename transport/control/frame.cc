@@ -7,7 +7,7 @@
 namespace lockstep::transport::control {
 namespace {
 
-// A buffer that a large message has grown is given back when it is done with.
+// A buffer that grew for a large message is freed after it.
 constexpr std::size_t kKeptBytes = 1u << 16;
 
 std::uint32_t LengthAt(std::string_view bytes) {

@@ -17,16 +17,16 @@ inline constexpr std::size_t kFrameHeaderBytes = 4;
 // `payload` with its length in front.
 std::string FrameOf(std::string_view payload);
 
-// Cuts what arrives into frames. A length that is not allowed is seen before room is made for it,
-// and room is made only for bytes that have arrived.
+// Cuts the received bytes into frames. It checks a length before it makes room for it, and makes
+// room only for bytes that have arrived.
 class FrameReader {
  public:
   explicit FrameReader(std::size_t max_bytes) : max_bytes_(max_bytes) {}
 
   void set_max_bytes(std::size_t max_bytes) { max_bytes_ = max_bytes; }
   void Append(std::span<const std::byte> bytes);
-  // The next whole frame, valid until the next call; nothing: more bytes are needed. kInvalid: no
-  // frame of ours.
+  // The next whole frame, valid until the next call; nullopt: more bytes are needed. kInvalid: the
+  // bytes are no frame of ours.
   Result<std::optional<std::span<const std::byte>>> Next();
 
  private:

@@ -5,7 +5,7 @@
 namespace lockstep::transport::control {
 namespace {
 
-// Clocks drift; an estimate is of the last few minutes.
+// Clocks drift; an estimate covers the last few minutes.
 constexpr std::size_t kSamples = 64;
 constexpr int kPingsPerTimeout = 4;
 constexpr int kTimeoutsForAFrame = 6;

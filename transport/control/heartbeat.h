@@ -1,5 +1,5 @@
-// When to ping, when silence means death, and what the pings tell about the other end's clock.
-// Pure: time comes in.
+// Decides when to ping and when silence means death, and estimates the other end's clock from the
+// pings. It is pure: time comes in.
 #pragma once
 
 #include <cstdint>
@@ -27,32 +27,32 @@ class Heartbeat {
     kSilent,    // nothing for the time-out
     kDripping,  // bytes, but no whole message for several time-outs
   };
-  // `unread`: bytes wait in the socket; who has sent them is not silent. A Tick that comes much too
-  // late means that this process was stopped or busy: what it could not hear meanwhile is nobody's
-  // fault, so all waiting begins later by as much.
+  // `unread`: bytes wait in the socket, so their sender is not silent. A Tick that comes much too
+  // late means that this process was stopped or busy. It could not hear anything meanwhile, so all
+  // waits begin later by as much.
   Verdict Tick(Time now, bool unread);
 
-  // The next ping, when one is due: every quarter of the time-out, whatever else is said, and at
+  // The next ping, when one is due: every quarter of the time-out, whatever else is sent, and at
   // once after such a gap.
   std::optional<msg::Ping> PingDue(Time now);
-  // One at once, because somebody wants to know.
+  // A ping at once, for a caller that asks for a sign of life.
   msg::Ping PingNow(Time now);
   // False: it answers no ping of ours.
   bool OnPong(const msg::Pong& pong, Time now);
 
-  // Of the fastest answer among the recent ones.
+  // The estimate from the fastest answer among the recent ones.
   const std::optional<ClockEstimate>& clock() const { return clock_; }
 
  private:
   Duration timeout_;
-  // When a byte and a whole message came last, later by the gaps since then.
+  // When the last byte and the last whole message came, later by the gaps since then.
   Time deaf_since_;
   Time last_frame_;
   Time last_tick_;
   Time next_ping_;
   std::uint64_t sent_ = 0;
   std::deque<ClockEstimate> samples_;
-  std::optional<ClockEstimate> clock_;  // the fastest of them; asked for with each message
+  std::optional<ClockEstimate> clock_;  // the fastest of them; each message asks for it
 };
 
 }  // namespace lockstep::transport::control

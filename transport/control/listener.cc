@@ -18,9 +18,10 @@ using asio::use_awaitable;
 using asio::ip::tcp;
 
 constexpr std::size_t kMaxHelloBytes = 65536;
-constexpr unsigned char kTlsHandshake = 0x16;  // first byte; a frame of ours begins with 0
-// How long a newcomer may keep its place when others want it, where no secret tells who is who: on
-// loopback, where nothing is sent again to who was sent away. Honest workers speak at once.
+constexpr unsigned char kTlsHandshake = 0x16;  // the first byte of TLS; a frame of ours begins with
+                                               // 0
+// How long a newcomer may keep its place when others want it, where no secret distinguishes them.
+// That is on loopback, where a refused client does not try again. Honest workers send at once.
 constexpr Duration kSilent = std::chrono::milliseconds(100);
 constexpr Duration kUndisturbed = std::chrono::seconds(1);
 
@@ -30,7 +31,7 @@ struct Pending {
   Places::Ticket place = 0;
   bool proven = false;
   bool admitted = false;
-  std::optional<Error> ended;  // from outside: by time, or by others who want its place
+  std::optional<Error> ended;  // an end from outside: by time, or by others who want its place
 
   void End(ErrorCode code, std::string why) {
     if (admitted || ended) return;
@@ -61,7 +62,7 @@ struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
   void Stop();
   void Reject(const std::string& remote, const Error& why) const;
   void OnConnection(tcp::socket socket);
-  // Newcomers wait outside while all places are taken by others who may keep theirs for now.
+  // Newcomers wait outside while all places are taken by connections that may keep theirs for now.
   void AwaitRoom();
   void TakePlace(const std::shared_ptr<Pending>& newcomer, Places& of, std::string address);
   void GiveBack(const Pending& pending);
@@ -78,8 +79,8 @@ struct ControlServer::Impl : std::enable_shared_from_this<ControlServer::Impl> {
   asio::io_context& context;
   std::unique_ptr<Acceptor> acceptor;
   asio::steady_timer room;
-  Places places;         // of strangers
-  Places proven_places;  // of those that know the secret: strangers cannot take them
+  Places places;         // places of strangers
+  Places proven_places;  // places of clients that know the secret: strangers cannot take them
   std::list<std::shared_ptr<Pending>> pending;
   bool stopped = false;
 };
@@ -181,7 +182,7 @@ asio::awaitable<void> ControlServer::Impl::Serve(std::shared_ptr<Impl> self,
   newcomer->admitted = hello.ok();
   if (!hello) {
     self->Reject(newcomer->stream->remote(), hello.error());
-    // It may still have to read why. As long as it does not, it keeps its place and its deadline.
+    // It may still have to read the reason. Until then it keeps its place and its deadline.
     co_await newcomer->stream->Drain();
   }
   deadline.cancel();
@@ -219,12 +220,12 @@ asio::awaitable<Result<msg::Hello>> ControlServer::Impl::Admit(std::shared_ptr<I
     co_return Error{ErrorCode::kRefused, why};
   }
   if (self->tls) {
-    // With its hello, not with the end of the handshake: for the worker that is over earlier, and
-    // who is sent away after that does not try again.
+    // It happens at its hello, not at the end of the handshake. For the worker the handshake ends
+    // earlier, and a worker that is refused after that does not try again.
     std::function<void()> on_hello = [self, newcomer] { self->LeaveStrangers(newcomer); };
     Status secured = co_await stream->Secure(self->tls, TlsRole::kServer, std::move(on_hello));
     if (!secured) co_return secured.error();
-    // What ends here may be a hello that somebody has recorded and sends again: it stays silent.
+    // The connection that ends here may replay a recorded hello: it stays silent.
     self->proven_places.Heard(newcomer->place);
   }
   std::vector<std::byte> buffer(4096);

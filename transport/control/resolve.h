@@ -1,4 +1,4 @@
-// Addresses that need a secret and those that do not.
+// Decides which addresses need a secret.
 #pragma once
 
 #include <boost/asio/ip/address.hpp>
@@ -11,7 +11,7 @@ namespace lockstep::transport::control {
 
 bool IsLoopback(const boost::asio::ip::address& address);
 
-// kInvalid: "10.0.0.1:7070: beyond loopback a --secret-file is required".
+// The error kInvalid: "10.0.0.1:7070: beyond loopback a --secret-file is required".
 Error SecretRequired(const HostPort& address);
 
 }  // namespace lockstep::transport::control

@@ -6,7 +6,7 @@
 namespace lockstep::transport::control {
 namespace {
 
-// The run of one item, and the item that a run has for one of its members.
+// Converts one item into a run, and a run into the item of one of its members.
 MemberRun RunOf(const MemberId& id) { return {id, 1}; }
 OwnerRun RunOf(const OwnerShare& share) { return {{share.owner, 1}, share.weight}; }
 PartRun RunOf(const CommittedPart& part) {
@@ -42,7 +42,7 @@ auto Pack(const std::vector<Item>& list) {
     if (!runs.empty() && Follows(MembersOf(runs.back()), MembersOf(run).first)) {
       MemberRun& members = MembersOf(runs.back());
       const MemberRun one = std::exchange(MembersOf(run), members);
-      if (run == runs.back()) {  // in all else
+      if (run == runs.back()) {  // equal in all other fields
         ++members.count;
         continue;
       }
@@ -53,7 +53,7 @@ auto Pack(const std::vector<Item>& list) {
   return runs;
 }
 
-// `make(run, id)` is the item of one member.
+// `make(run, id)` returns the item of one member.
 template <class Run, class Make>
 auto Unpack(const std::vector<Run>& runs, std::size_t most, Checks& checks, Make&& make) {
   std::vector<decltype(make(runs.front(), MemberId()))> list;
@@ -86,7 +86,7 @@ std::uint64_t CutAt(const SampleRange& range, std::uint64_t i, std::uint64_t cou
   return i == count ? range.to : range.from + range.size() * i / count;
 }
 
-// Of the units from `first` on: how many follow each other without a gap.
+// The number of units from `first` on that follow each other without a gap.
 std::size_t Adjacent(const std::vector<Unit>& units, std::size_t first) {
   std::size_t end = first + 1;
   while (end < units.size() && units[end].range.from == units[end - 1].range.to &&
@@ -105,7 +105,7 @@ bool IsCut(const std::vector<Unit>& units, std::size_t first, std::size_t count)
   return true;
 }
 
-// How many units from `first` on make a run, of the `adjacent` that follow each other there: all of
+// The number of units from `first` on that make a run, of the `adjacent` ones there. It is all of
 // them where one range was cut into them, else those of one size.
 std::size_t RunFrom(const std::vector<Unit>& units, std::size_t first, std::size_t adjacent) {
   if (adjacent == 1 || IsCut(units, first, adjacent)) return adjacent;
@@ -125,7 +125,7 @@ std::vector<ReceivedRun> ToRuns(const std::vector<ReceivedPart>& list) { return 
 
 std::vector<UnitRun> ToRuns(const std::vector<Unit>& list) {
   std::vector<UnitRun> runs;
-  std::size_t adjacent = 0;  // from `first` on
+  std::size_t adjacent = 0;  // units from `first` on
   for (std::size_t first = 0; first < list.size();) {
     if (adjacent == 0) adjacent = Adjacent(list, first);
     const std::size_t count = RunFrom(list, first, adjacent);

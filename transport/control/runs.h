@@ -1,5 +1,5 @@
-// Internal to the codec: lists of members and of units as the runs in which they are sent, field by
-// field what lockstep.proto says of each, and back.
+// Internal to the codec: converts lists of members and units into runs, the form in which
+// lockstep.proto sends them, and back.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace lockstep::transport::control {
 
-// A range that is cut must be one that a product with a number of units does not overflow.
+// A range that is cut must be small enough that its product with a number of units does not
+// overflow.
 inline constexpr std::uint64_t kMaxCutSamples = std::uint64_t{1} << 40;
 static_assert(kMaxUnits <= std::uint64_t{1} << 20);
 
@@ -21,7 +22,7 @@ struct MemberRun {
   bool operator==(const MemberRun&) const = default;
 };
 
-// Of members who have all else in common.
+// Runs of members that have all other fields in common.
 struct OwnerRun {
   MemberRun members;
   std::uint32_t weight = 0;
@@ -53,7 +54,8 @@ struct UnitRun {
   SampleRange range;
 };
 
-// The assignments of a plan: who has how many units, and the units of all, in the same order.
+// The assignments of a plan: the number of units of each member, and the units of all, in the same
+// order.
 struct AssignmentRuns {
   std::vector<AssignmentRun> members;
   std::vector<UnitRun> units;
@@ -66,8 +68,8 @@ std::vector<ReceivedRun> ToRuns(const std::vector<ReceivedPart>& list);
 std::vector<UnitRun> ToRuns(const std::vector<Unit>& list);
 AssignmentRuns ToRuns(const std::vector<Assignment>& list);
 
-// However few bytes the runs came in, what is taken is bounded, and in order: by ascending worker,
-// each once; parts by worker, then part.
+// The result is bounded, however few bytes the runs came in. It is also in order: by ascending
+// worker, each once; parts by worker, then part.
 std::vector<MemberId> FromRuns(const std::vector<MemberRun>& runs, Checks& checks);
 std::vector<OwnerShare> FromRuns(const std::vector<OwnerRun>& runs, Checks& checks);
 std::vector<CommittedPart> FromRuns(const std::vector<PartRun>& runs, Checks& checks);

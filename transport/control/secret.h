@@ -1,5 +1,5 @@
-// The job's secret: a file that all members have. Keys are derived from its bytes, all of them, a
-// line break at the end included.
+// The job's secret: a file that all members have. Keys are derived from all of its bytes, a line
+// break at the end included.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,14 @@ class Secret {
   static constexpr std::size_t kMinBytes = 16;
   using Key = tls::Key;
 
-  // At least kMinBytes.
+  // `bytes` has at least kMinBytes.
   explicit Secret(std::span<const std::byte> bytes);
   ~Secret();
   Secret(const Secret&) = default;
   Secret& operator=(const Secret&) = default;
 
-  // A key for one purpose (HKDF-SHA-256); keys of different purposes tell nothing of each other.
+  // A key for one purpose (HKDF-SHA-256); keys of different purposes reveal nothing about each
+  // other.
   Key Derive(std::string_view purpose) const;
 
  private:
@@ -35,7 +36,8 @@ struct SecretFile {
   std::string warning;  // not empty: a line for the log, when others can read the file
 };
 
-// kInvalid with one line that names the file: missing, no file, shorter than kMinBytes.
+// Returns kInvalid with one line that names the file: it is missing, no file, or shorter than
+// kMinBytes.
 Result<SecretFile> ReadSecretFile(const std::string& path);
 
 }  // namespace lockstep::transport::control

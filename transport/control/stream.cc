@@ -14,8 +14,7 @@ using asio::use_awaitable;
 using asio::ip::tcp;
 
 namespace {
-// Boost.Asio joins small buffers up to that many bytes; a long one goes in records of twice as
-// many.
+// Boost.Asio joins small buffers up to so many bytes; a long one goes in records of twice as many.
 constexpr std::size_t kLeastOfARecord = 8192;
 }  // namespace
 
@@ -79,7 +78,7 @@ asio::awaitable<void> Stream::Write(const std::vector<asio::const_buffer>& buffe
   if (tls_) {
     if (records_ >= records_per_key_) {
       records_ = 0;
-      // Goes out before what is written next.
+      // It goes out before the next data.
       if (SSL_key_update(tls_->native_handle(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
         failure = asio::error::connection_aborted;
         co_return;

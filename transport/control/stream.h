@@ -24,11 +24,11 @@ namespace lockstep::transport::control {
 class Stream {
  public:
   using Failure = boost::system::error_code;
-  // Records of TLS that one key seals, at most. AES-GCM is good for 2^24.5 (RFC 8446, 5.5), and
+  // The most TLS records that one key seals. AES-GCM is safe up to 2^24.5 (RFC 8446, 5.5), and
   // checkpoints are gigabytes.
   static constexpr std::uint64_t kRecordsPerKey = 1u << 22;
 
-  // A connected socket.
+  // The socket must be connected.
   explicit Stream(boost::asio::ip::tcp::socket socket,
                   std::uint64_t records_per_key = kRecordsPerKey);
   Stream(const Stream&) = delete;
@@ -38,23 +38,23 @@ class Stream {
 
   // Waits for the first byte and leaves it in the socket.
   boost::asio::awaitable<std::optional<unsigned char>> Peek(Failure& failure);
-  // `on_hello`: of a server, as tls::OnHelloOfKey.
+  // `on_hello`: for a server, as in tls::OnHelloOfKey.
   boost::asio::awaitable<Status> Secure(std::shared_ptr<TlsContext> tls, TlsRole role,
                                         std::function<void()> on_hello = nullptr);
 
   boost::asio::awaitable<std::size_t> ReadSome(boost::asio::mutable_buffer into, Failure& failure);
   boost::asio::awaitable<void> Write(const std::vector<boost::asio::const_buffer>& buffers,
                                      Failure& failure);
-  // Sends as much as the socket takes without waiting; 0 where that cannot be told (TLS) or nothing
-  // is taken. What fails here fails again in Write.
+  // Sends as much as the socket takes without waiting. Returns 0 where that cannot be known (TLS)
+  // or when the socket takes nothing. A failure here comes again in Write.
   std::size_t WriteNow(std::string_view bytes);
   // Sends `payload` as a frame, outside of TLS.
   boost::asio::awaitable<void> Tell(std::string_view payload);
-  // Ends our side and reads away what still comes, until the other end has closed its side: closing
-  // over unread bytes would throw away what we have sent, a refusal or an alert of TLS.
+  // Ends our side and discards input until the other end has closed its side. Closing with unread
+  // bytes would throw away our last output, such as a refusal or an alert of TLS.
   boost::asio::awaitable<void> Drain();
 
-  // Bytes are in the socket, unread. Also true at its end.
+  // Unread bytes are in the socket. It is also true at its end.
   bool HasUnread();
   void ShutdownSend();
   void Close();
@@ -76,7 +76,7 @@ class Stream {
 // "10.0.0.1:7070", "[::1]:7070".
 std::string Shown(const boost::asio::ip::tcp::endpoint& endpoint);
 
-// What the end of a connection means to people.
+// The reason for the end of a connection, in words for people.
 Error WhyEnded(const boost::system::error_code& failure);
 
 }  // namespace lockstep::transport::control

@@ -36,7 +36,7 @@ Error TlsContext::Explain(const boost::system::error_code& failure) {
   switch (ERR_GET_REASON(static_cast<unsigned long>(failure.value()))) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
     case SSL_R_BAD_PSK:
-    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // what the other end says then
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // the alert that the other end sends then
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
       return wrong_secret;
     case SSL_R_WRONG_VERSION_NUMBER:  // its bytes are no TLS

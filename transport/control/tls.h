@@ -1,4 +1,4 @@
-// TLS of the control plane, with a key out of the job's secret. Internal.
+// TLS of the control plane, with a key that is derived from the job's secret. Internal.
 #pragma once
 
 #include <boost/asio/ssl/context.hpp>
@@ -18,7 +18,7 @@ class TlsContext {
 
   boost::asio::ssl::context& context() { return context_; }
 
-  // What a failed handshake means to the user.
+  // The reason of a failed handshake, in words for the user.
   static Error Explain(const boost::system::error_code& failure);
 
  private:

@@ -10,16 +10,17 @@ namespace {
 using protobuf::io::CodedInputStream;
 using WireFormat = protobuf::internal::WireFormatLite;
 
-// Nothing below it can grow to more than some megabytes.
+// No part below it can grow to more than some megabytes.
 constexpr std::size_t kSmallMessage = 1u << 16;
-// More than any message of ours holds: a Ready with kMaxTensors of kMaxDimensions and their states.
+// This is more than any message of ours holds: a Ready with kMaxTensors of kMaxDimensions and their
+// states.
 constexpr std::size_t kMaxValues = 12 * kMaxUnits;
 constexpr int kMaxDepth = 8;
 
 // Counts the values of a message of this type without making any of them.
 class ValueCount {
  public:
-  // False: no message, or too many.
+  // False: the bytes are no message, or hold too many values.
   bool Read(CodedInputStream& in, const protobuf::Descriptor& type, int depth) {
     if (depth > kMaxDepth) return false;
     while (const std::uint32_t tag = in.ReadTag()) {
@@ -38,7 +39,7 @@ class ValueCount {
         if (!Read(in, *field->message_type(), depth + 1)) return false;
         in.PopLimit(limit);
       } else {
-        // Numbers packed into one field take a byte each at least.
+        // Numbers packed into one field take at least a byte each.
         if (field->is_packable() && !Add(static_cast<std::size_t>(size))) return false;
         if (!in.Skip(size)) return false;
       }

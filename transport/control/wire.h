@@ -1,4 +1,4 @@
-// Internal to the codec: bytes to messages of the generated code and the checks.
+// Internal to the codec: parses bytes into messages of the generated code, and has the checks.
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -19,8 +19,8 @@ namespace lockstep::transport::control {
 
 namespace protobuf = google::protobuf;
 
-// A message of the generated code for the length of a call. Its parts come out of one block, most
-// of the time on the stack: allocating each by itself costs more than reading it.
+// A message of the generated code for the length of a call. Its parts come out of one block, mostly
+// on the stack: allocating each by itself costs more than reading it.
 template <class Message>
 class OnArena {
  public:
@@ -41,11 +41,11 @@ class OnArena {
 };
 
 // Parses `bytes`; false where they are no such message, or hold more values than any message of
-// ours can: parsed, a value takes up to forty times the bytes that it came in, so the bound on
-// those is not enough.
+// ours can. A parsed value takes up to forty times its encoded bytes, so the bound on those is not
+// enough.
 bool ParseBounded(std::span<const std::byte> bytes, protobuf::Message* into);
 
-// Remembers the first thing that is wrong with a message under decoding.
+// Remembers the first error of a message under decoding.
 class Checks {
  public:
   void Require(bool good, std::string_view what) {

@@ -19,11 +19,11 @@ class DataThread {
   ~DataThread();
 
   void Start();
-  // Runs `last` behind the tasks that are due now, drops the others and ends the thread. A stall is
-  // over.
+  // Runs `last` behind the tasks that are due now, drops the others and ends the thread. It ends a
+  // stall.
   void Finish(std::function<void()> last);
 
-  // Any thread. Dropped without a word once the thread has finished.
+  // Any thread may call it. After the thread has finished, tasks are dropped silently.
   void Post(std::function<void()> task);
   void PostAt(Time when, std::function<void()> task);
   void SetStalled(bool stalled);

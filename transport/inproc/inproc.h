@@ -1,5 +1,5 @@
-// Transports of one process, joined in memory, with faults on request. For tests: the same contract
-// as between processes, each transport with a data thread of its own, and the same handshake.
+// Transports of one process, joined in memory, with faults on request. They are for tests: the same
+// contract as between processes, a data thread for each transport, and the same handshake.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace lockstep::transport {
 
-// What the transports of one test are joined by. Faults are set from any thread, by worker (all
-// incarnations), and hold for what is sent after.
+// Joins the transports of one test. Any thread may set faults, by worker (all incarnations); they
+// hold for later sends.
 class InprocNetwork {
  public:
   static std::shared_ptr<InprocNetwork> Make();
@@ -19,13 +19,12 @@ class InprocNetwork {
 
   virtual std::unique_ptr<Transport> MakeTransport(Options options) = 0;
 
-  // How long a small message (and what fetches and their refusals say), or the body of a piece, is
-  // under way.
+  // The delay of a small message (also of a fetch and its refusal), or of the body of a piece.
   virtual void DelayMessages(WorkerId from, WorkerId to, Duration delay) = 0;
   virtual void DelayBodies(WorkerId from, WorkerId to, Duration delay) = 0;
-  // As if the cable were cut: both ends see their peer go down. New connections are not hindered.
+  // Acts as a cut cable: both ends see their peer go down. New connections are not hindered.
   virtual void DropConnections(WorkerId a, WorkerId b) = 0;
-  // As SIGSTOP would: its data thread runs nothing until stalled is false, or until Stop.
+  // Acts as SIGSTOP: its data thread runs nothing until stalled is false, or until Stop.
   virtual void Stall(WorkerId worker, bool stalled) = 0;
   // Send returns false, as with a full queue.
   virtual void RefuseSends(WorkerId from, WorkerId to, bool refuse) = 0;

@@ -134,7 +134,7 @@ void InprocTransport::Transmit(Connection& connection, Frame frame) {
   Wire::End& other = connection.other();
   const auto faults = network_->FaultsOf(own.worker, other.worker);
   Time due = Time::min();
-  // What frees memory, and the end of a connection, are not news that can be late.
+  // Frames that free memory, and the end of a connection, are not delayed.
   if (frame.type == Frame::kPiece) {
     due = own.bodies_due = std::max(own.bodies_due, MonotonicNow() + faults.body_delay);
   } else if (frame.type != Frame::kServed && frame.type != Frame::kHangup) {

@@ -38,7 +38,7 @@ class InprocTransport final : public Transport {
   void GiveUp(FetchId fetch) override;
   void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) override;
 
-  // For the network, on the data thread.
+  // The network calls it, on the data thread.
   void DropConnectionsTo(WorkerId worker);
 
  private:
@@ -62,7 +62,7 @@ class InprocTransport final : public Transport {
     std::shared_ptr<Wire> wire;
     int side = 0;  // index of our end of the wire
     Handshake handshake;
-    std::optional<MemberId> whom;  // whom we connect to
+    std::optional<MemberId> whom;  // the member that we connect to
     PeerId peer;
     bool up = false;
     bool ending = false;
@@ -105,7 +105,7 @@ class InprocTransport final : public Transport {
   Handler* handler_ = nullptr;
   HostRegionTable regions_;
   std::map<Wire*, ConnectionPtr> connections_;
-  std::vector<std::pair<MemberId, Error>> failures_;  // to be told in a later turn
+  std::vector<std::pair<MemberId, Error>> failures_;  // failures to report in a later turn
   PeerId last_peer_;
   FetchId last_fetch_;
   bool stopping_ = false;

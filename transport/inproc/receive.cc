@@ -1,4 +1,4 @@
-// What an in-process transport does with the frames that arrive.
+// The handling of the frames that an in-process transport receives.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@ void InprocTransport::Receive(const std::shared_ptr<Wire>& wire, int side, Frame
   auto found = connections_.find(wire.get());
   ConnectionPtr connection = found == connections_.end() ? nullptr : found->second;
   if (!connection) {
-    // The first frame of a new connection, or a late one of a connection that has ended here.
+    // It is the first frame of a new connection, or a late one of a connection that has ended here.
     const bool first = side == 1 && frame.type == Frame::kHandshake && !wire->accepted;
     if (!first || stopping_) return;
     wire->accepted = true;
@@ -129,7 +129,7 @@ void InprocTransport::ReceiveCancel(Connection& connection, const Frame& frame) 
 
 void InprocTransport::ReceivePiece(Connection& connection, const Frame& frame) {
   auto state = Offer::kOffered;
-  // Withdrawn: a "gone" or the end of the connection is on its way.
+  // The offer was withdrawn: a "gone" or the end of the connection is on its way.
   if (!frame.offer->state.compare_exchange_strong(state, Offer::kCopying)) return;
   const auto fetch = std::ranges::find(connection.fetches, frame.fetch, &PendingFetch::id);
   LOCKSTEP_CHECK(fetch != connection.fetches.end(), "a piece that was not asked for");

@@ -1,4 +1,4 @@
-// A connection between two in-process transports: what both ends share, and what travels.
+// A connection between two in-process transports: the state that both ends share, and the frames.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace lockstep::transport::inproc {
 class InprocTransport;
 
 // A piece on its way. The receiver copies it on its own thread, straight out of the sender's
-// region; whoever moves `state` away from kOffered decides whether that still happens.
+// region. The end that moves `state` away from kOffered decides whether the copy still happens.
 struct Offer {
   enum State : std::uint8_t { kOffered, kCopying, kDone, kWithdrawn };
   std::span<const std::byte> body;
@@ -46,14 +46,13 @@ struct Frame {
 
 struct Wire {
   struct End {
-    // Only to be used on `thread`, which drops what is posted to it after the transport has
-    // stopped.
+    // Use it only on `thread`, which drops tasks that are posted after the transport has stopped.
     InprocTransport* transport = nullptr;
     std::shared_ptr<DataThread> thread;
     WorkerId worker;
-    // Bytes of small messages that this end has sent and the other not yet handled.
+    // Bytes of small messages that this end has sent and the other has not yet handled.
     std::atomic<std::size_t> queued = 0;
-    // When what this end sent last arrives; what follows does not overtake it.
+    // The arrival of this end's last message; later ones do not overtake it.
     Time messages_due;
     Time bodies_due;
   };

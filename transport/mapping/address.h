@@ -1,6 +1,5 @@
-// Where an arena is to be had: a name in the abstract namespace of Unix sockets, and the host and
-// network namespace in which that name has a meaning, so that a peer elsewhere gets told why it
-// cannot map.
+// The address of an arena: a name in the abstract namespace of Unix sockets, with the host and
+// network namespace in which it has a meaning. So a peer elsewhere learns why it cannot map.
 //
 //   mapping:BOOT:NETNS:NAME    e.g. mapping:6f0f...c1:4026531840:lockstep-arena-9c41...
 #pragma once
@@ -19,12 +18,12 @@ struct MappingAddress {
   std::string netns;  // the inode of the network namespace, "-" where it cannot be read
   std::string name;   // without the leading zero byte of the abstract namespace
 
-  // Of this process, with a fresh random name.
+  // An address of this process, with a fresh random name.
   static MappingAddress Make();
   static Result<MappingAddress> Parse(const std::string& text);  // kInvalid
   std::string Format() const;
 
-  // kUnavailable where a process here cannot reach `other`, with the reason in words.
+  // Returns kUnavailable where a process here cannot reach `other`, with the reason in words.
   Status CheckReach() const;
 
   struct Socket {

@@ -21,7 +21,7 @@
 namespace lockstep::transport {
 namespace {
 
-// Linux 6.3; a header of the C library may be older than the kernel.
+// It needs Linux 6.3; a header of the C library may be older than the kernel.
 constexpr unsigned kNoExecSeal = 0x0008U;
 
 Result<UniqueFd> MakeFile() {
@@ -33,8 +33,8 @@ Result<UniqueFd> MakeFile() {
   return fd;
 }
 
-// A size beyond RLIMIT_FSIZE would not be an error but a signal; what there is no memory for, a
-// process that is killed, in the middle of the job.
+// A size beyond RLIMIT_FSIZE would raise a signal instead of an error. Without enough memory, the
+// kernel would kill a process in the middle of the job.
 Status CheckSize(std::uint64_t bytes, std::uint64_t needed) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -45,7 +45,7 @@ Status CheckSize(std::uint64_t bytes, std::uint64_t needed) {
   return CheckMemory(needed, "an arena");
 }
 
-// In steps, as a signal makes the kernel take back the whole of an interrupted one.
+// It goes in steps, as a signal makes the kernel undo the whole of an interrupted call.
 Status Allocate(int fd, std::uint64_t bytes) {
   constexpr std::uint64_t kStep = 64u << 20;
   for (std::uint64_t at = 0; at < bytes;) {
@@ -79,7 +79,7 @@ struct Arena::OnDevice {
         exported(std::make_shared<ExportedBlocks>(blocks)) {}
 
   DeviceSharing& sharing;
-  std::mutex mutex;                        // of who makes memory
+  std::mutex mutex;                        // held by the thread that makes memory
   std::vector<SharedDeviceMemory> memory;  // by block
   std::vector<std::atomic<std::byte*>> data;
   const std::shared_ptr<ExportedBlocks> exported;
@@ -102,9 +102,9 @@ Result<Arena> Arena::Create(std::span<const BlockSpec> specs, DeviceSharing* dev
   if (Status sized = Size(fd->get(), layout->total_bytes); !sized) return sized.error();
   auto mapping = Mapping::Map(fd->get(), layout->total_bytes, PROT_READ | PROT_WRITE);
   if (!mapping) return mapping.error();
-  // FUTURE_WRITE leaves the mapping just made as the only way to write: a descriptor opened
-  // read-only would not do, as its holder can open it again through /proc. It also forbids to punch
-  // holes, by which pages could vanish.
+  // FUTURE_WRITE leaves the mapping just made as the only way to write. A read-only descriptor
+  // would not do, as its holder can open it again through /proc. It also forbids punching holes,
+  // which would remove pages.
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
   if (fcntl(fd->get(), F_ADD_SEALS, kSeals) != 0) {
     return SystemError(ErrorCode::kUnavailable, "cannot seal an arena (Linux 5.1 or later can)",

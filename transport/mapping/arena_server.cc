@@ -33,7 +33,7 @@ namespace {
 // How long accepting rests after the process has run out of descriptors or memory.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
-// The socket's buffer holds a whole handshake; who lets it fill up is not a peer.
+// The socket's buffer holds a whole handshake; a client that lets it fill up is not a peer.
 bool SendNow(int socket, std::span<const std::byte> bytes) {
   return send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
          static_cast<ssize_t>(bytes.size());
@@ -46,7 +46,7 @@ std::optional<ucred> PeerOf(int socket) {
   return peer;
 }
 
-// Another user's process is no peer, whatever it knows.
+// Another user's process is no peer, whatever key it has.
 bool MayAsk(uid_t uid) { return uid == geteuid() || uid == 0; }
 
 void SendGrant(int socket, ArenaGrant grant, std::span<const int> descriptors) {
@@ -64,7 +64,7 @@ void SendGrant(int socket, ArenaGrant grant, std::span<const int> descriptors) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(descriptors.size_bytes());
   std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size_bytes());
-  // A failure is the peer's to notice: it finds the connection closed.
+  // The peer notices a failure: it finds the connection closed.
   (void)sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
@@ -95,7 +95,7 @@ class Server final : public ArenaServer {
   const std::string& address() const override { return address_; }
 
   Status Launch() {
-    // The process's signals are for its own threads.
+    // Signals of the process are for its own threads.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -114,7 +114,7 @@ class Server final : public ArenaServer {
  private:
   struct Pending {
     UniqueFd socket;
-    ForkGuard guard;  // goes before the socket is closed
+    ForkGuard guard;  // ends before the socket is closed
     Places::Ticket place = 0;
     std::unique_ptr<Handshake> handshake;
     Time deadline;
@@ -224,7 +224,7 @@ class Server final : public ArenaServer {
   const UniqueFd stop_;
   const std::string address_;
 
-  // Of the thread.
+  // Only the thread uses it.
   std::vector<Pending> pending_;
   Places places_{{.most = PlacesForStrangers(options_.max_pending) + options_.members}};
   Time accept_from_ = Time::min();

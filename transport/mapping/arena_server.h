@@ -1,11 +1,12 @@
-// Hands a worker's arena to the peers of its job: each that connects to address() and proves the
-// job key in a handshake gets the file descriptor, once per connection, and maps it (map_peer.h).
+// Hands a worker's arena to the peers of its job. Each peer that connects to address() and proves
+// the job key in a handshake gets the file descriptor, once per connection, and maps it
+// (map_peer.h).
 //
-// One thread of its own, which also serves while the worker's other threads are busy. Processes of
-// other users (but root) are sent away unheard. Strangers cost little: at most max_pending
-// connections that have not proven themselves are open beside as many as the job has members, each
-// for at most handshake_timeout; when more come, one gives way (transport/places.h; each process
-// counts as an address). There is no bound on how many peers are served.
+// It has one thread of its own, which also serves while the worker's other threads are busy.
+// Processes of other users (but root) are refused before their first message. Strangers cost
+// little: beside as many connections as the job has members, at most max_pending without proof are
+// open, each for at most handshake_timeout. When more come, one gives way (transport/places.h; each
+// process counts as an address). The number of peers that are served has no bound.
 #pragma once
 
 #include <chrono>
@@ -31,13 +32,13 @@ struct ArenaServerOptions {
 class ArenaServer {
  public:
   // The arena may be moved or destroyed while the server lives. kUnavailable where no socket or
-  // thread is to be had.
+  // thread is available.
   static Result<std::unique_ptr<ArenaServer>> Start(const Arena& arena,
                                                     std::span<const std::byte> job_key,
                                                     const ArenaServerOptions& options);
   virtual ~ArenaServer() = default;  // ends the thread; peers keep what they have mapped
 
-  // Printable; what a peer passes to MapPeer.
+  // The printable address, which a peer passes to MapPeer.
   virtual const std::string& address() const = 0;
 };
 

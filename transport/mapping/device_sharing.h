@@ -1,5 +1,5 @@
-// Memory of a device that processes of one host show each other: what an arena takes whose blocks
-// lie there (arena.h). Whoever has such memory implements it.
+// Memory of a device that processes of one host show each other: an arena uses it for blocks there
+// (arena.h). The owner of such memory implements it.
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@
 
 namespace lockstep::transport {
 
-// Which device: its kind, and which one of the kind, the same to all processes of a host. Goes over
-// a socket as it is. Printable; the rest is zeroes.
+// The name of a device: its kind, and the unit of that kind, the same to all processes of a host.
+// It goes over a socket unchanged. The texts are printable; the rest is zeroes.
 struct DeviceName {
   std::array<char, 16> kind{};  // "cuda"; empty: the host
   std::array<char, 48> unit{};  // "GPU-8f3a..."
 
-  // Cut off where they are too long.
+  // Names that are too long are cut off.
   static DeviceName Make(std::string_view kind, std::string_view unit);
   bool proper() const;
   bool host() const { return kind.front() == '\0'; }
@@ -29,29 +29,29 @@ struct DeviceName {
 };
 static_assert(sizeof(DeviceName) == 64);
 
-// Any thread. What fails is a value; lives longer than all of its memory.
+// Any thread may call it. Failures are values; it lives longer than all of its memory.
 class DeviceSharing {
  public:
   virtual ~DeviceSharing() = default;
 
   virtual DeviceName name() const = 0;
 
-  // Zeroed memory of at least as many bytes, that a peer can have with the descriptor. The memory
+  // Zeroed memory of at least so many bytes, which a peer can have with the descriptor. The memory
   // stays while any process has it mapped, whatever becomes of this one. kUnavailable where the
-  // device cannot, or has not so much.
+  // device cannot, or has too little memory.
   struct Exported {
-    std::byte* data = nullptr;  // for the device alone to follow
+    std::byte* data = nullptr;  // only the device may follow it
     std::uint64_t bytes = 0;
     UniqueFd fd;
   };
   virtual Result<Exported> Export(std::uint64_t bytes) = 0;
 
-  // Maps what a peer exported, for this device to read. `of`: the peer's device, of the same kind.
-  // kUnavailable where this device does not reach that one.
+  // Maps memory that a peer exported, for this device to read. `of`: the peer's device, of the same
+  // kind. kUnavailable where this device does not reach that one.
   virtual Result<std::byte*> Import(const UniqueFd& fd, std::uint64_t bytes,
                                     const DeviceName& of) = 0;
 
-  // Gives back what was exported or imported. The device may not be at work on it.
+  // Gives back exported or imported memory. The device must not be at work on it.
   virtual void Release(std::byte* data, std::uint64_t bytes) = 0;
 };
 

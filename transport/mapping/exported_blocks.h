@@ -1,5 +1,5 @@
-// The memory of an arena's blocks on a device: descriptors that peers import, as far as it has been
-// made. What an arena makes, and its server hands on. Any thread.
+// The memory of an arena's blocks on a device: the descriptors that peers import, for the blocks
+// that have memory. An arena makes them, and its server hands them on. Any thread may use them.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class ExportedBlocks {
     const std::lock_guard lock(mutex_);
     blocks_.at(i) = {std::move(fd), bytes};
   }
-  // `visit(blocks)`; what it sees stays until it returns.
+  // Calls `visit(blocks)`; the blocks stay until it returns.
   template <class Visit>
   void Look(Visit&& visit) const {
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// How an arena looks in memory, the same for its owner and its readers.
+// The layout of an arena in memory, the same for its owner and its readers.
 //
 //   0                ArenaHeader            64 bytes
 //   64               BlockEntry[blocks]     128 bytes each; the generation has a cache line of its
@@ -54,15 +54,16 @@ static_assert(sizeof(BlockEntry) == 128 && offsetof(BlockEntry, generation) == 6
 // Address-free atomics only: a lock inside shared memory could be held by a process that is gone.
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// What the owner asks for. Names are unique, of 1 to kMaxBlockNameBytes printable characters.
+// A block that the owner asks for. Names are unique, of 1 to kMaxBlockNameBytes printable
+// characters.
 struct BlockSpec {
   std::string name;
   std::uint64_t bytes = 0;
   bool page_aligned = false;  // else aligned to kBlockAlignment
-  bool spare = false;         // perhaps never written: there need not be memory for it
+  bool spare = false;         // perhaps never written: it needs no memory until then
 };
 
-// Where a block lies.
+// The place of a block.
 struct BlockPlace {
   std::string name;
   std::uint64_t offset = 0;
@@ -79,16 +80,17 @@ inline std::size_t EntryOffset(std::size_t block) {
   return sizeof(ArenaHeader) + block * sizeof(BlockEntry);
 }
 
-// Where blocks lie.
+// The memory that holds the blocks.
 enum class BlocksIn : std::uint8_t { kHostMemory, kDeviceMemory };
 
-// Places the blocks. kInvalid: too many, a bad name, or a sum of sizes that no machine addresses.
+// Places the blocks. kInvalid: there are too many, a name is bad, or no machine addresses the sum
+// of their sizes.
 Result<ArenaLayout> PlanLayout(std::span<const BlockSpec> specs, std::size_t page_bytes,
                                BlocksIn where = BlocksIn::kHostMemory);
 
 // Reads the layout out of a stranger's mapping. Each field is read once and checked as read, since
-// the other side may change it at any moment; whatever the bytes are, the blocks returned lie
-// inside `arena`, or the device's memory. kInvalid with the reason.
+// the other side may change it at any moment. For any bytes, the returned blocks lie inside
+// `arena`, or the device's memory. kInvalid with the reason.
 Result<ArenaLayout> ReadLayout(std::span<const std::byte> arena, const ArenaNonce& nonce);
 
 }  // namespace lockstep::transport

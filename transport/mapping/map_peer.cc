@@ -85,7 +85,7 @@ Status Prove(int socket, Handshake& handshake, Time deadline) {
   return {};
 }
 
-// Whatever descriptors came, ours from here on.
+// All received descriptors are ours from here on.
 std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
   std::vector<UniqueFd> found;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
@@ -99,7 +99,7 @@ std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
   return found;
 }
 
-// Whether `device` can be asked for memory of where the blocks lie.
+// Checks that `device` can be asked for the kind of memory that holds the blocks.
 Status CheckDevice(const DeviceName& blocks, const DeviceSharing* device) {
   const auto unavailable = [](std::string why) {
     return Error{ErrorCode::kUnavailable, std::move(why)};

@@ -1,5 +1,5 @@
-// Gets at a peer's arena: connects to its server, exchanges proofs of the job key, receives and
-// maps the memory.
+// Maps a peer's arena: connects to its server, exchanges proofs of the job key, receives and maps
+// the memory.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace lockstep::transport {
 
-// Blocks for at most `timeout`, so not for a data thread. `address` is ArenaServer::address() of
-// `owner`. `device`: whose memory the arena's blocks are to lie in, and which is to read them;
-// null: the host's. Errors, each one line that names the owner:
+// It blocks for at most `timeout`, so do not call it on a data thread. `address` is
+// ArenaServer::address() of `owner`. `device`: its memory must hold the arena's blocks, and it
+// reads them; null: the host's. Each error is one line that names the owner:
 //   kInvalid      not an address, or what came is no proper arena
 //   kUnavailable  another host or another network namespace, no memory to map it, or the blocks lie
 //                 in memory that `device` does not reach

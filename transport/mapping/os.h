@@ -1,4 +1,4 @@
-// Owners of what the kernel hands out: a file descriptor, a mapping.
+// Owners of kernel objects: a file descriptor, a mapping.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class UniqueFd {
 // A shared mapping of a whole file, unmapped at the end.
 class Mapping {
  public:
-  // `protection` as of mmap(2). A page that the file lacks comes to be where it is touched.
+  // `protection` is as in mmap(2). The kernel makes a missing page of the file when it is touched.
   static Result<Mapping> Map(int fd, std::size_t bytes, int protection);
   Mapping(Mapping&& other) noexcept
       : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
@@ -50,8 +50,8 @@ class Mapping {
   std::size_t bytes_ = 0;
 };
 
-// A page of a memory file that is touched first may be one that the kernel does not grant, and that
-// is a SIGBUS: vm.overcommit_memory is 2. Else such a page is as any other memory.
+// True with vm.overcommit_memory = 2: the kernel may refuse a page of a memory file at its first
+// touch, and that is a SIGBUS. Otherwise such a page is like any other memory.
 bool TouchingAHoleMayFail();
 
 // "what: No such file or directory", from errno or an error number like it.

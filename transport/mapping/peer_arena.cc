@@ -30,7 +30,7 @@ Result<std::pair<Mapping, ArenaLayout>> MapHostPart(const UniqueFd& fd, const Ar
   if (status.st_size < static_cast<off_t>(sizeof(ArenaHeader))) {
     return Error{ErrorCode::kInvalid, "the memory that the peer sent is too small for an arena"};
   }
-  // A hole is allocated by our read; nobody may make that end us.
+  // Our read would have to allocate a hole, which may be a SIGBUS: no peer may end us by that.
   constexpr off_t kStatBlockBytes = 512;
   if (TouchingAHoleMayFail() &&
       status.st_blocks < (status.st_size + kStatBlockBytes - 1) / kStatBlockBytes) {

@@ -7,13 +7,13 @@
 //   ... arithmetic over peer.data(i), by any SIMD code ...
 //   if (!peer.StillValid(i, g)) ... throw the result away ...
 //
-// Where the blocks lie in a device's memory the arithmetic is the device's, and done before
-// StillValid is asked.
+// Where the blocks lie in a device's memory, the device does the arithmetic and ends it before
+// StillValid is called.
 //
-// The bytes may change under the reader at any moment; StillValid alone makes a result good. Until
-// it has said yes no byte may serve as an index, a pointer or a length (ordering.h has the
-// argument). The memory stays mapped and readable however the owner ends; whether the owner lives
-// is not to be learnt here.
+// The bytes may change under the reader at any moment; StillValid alone makes a result good. Before
+// it returns true, no byte may serve as an index, a pointer or a length (ordering.h has the
+// argument). The memory stays mapped and readable however the owner ends; it does not show whether
+// the owner lives.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@
 
 namespace lockstep::transport {
 
-// Memory of a device that a block lies in.
+// The memory of a device that holds a block.
 struct DeviceBlock {
   std::size_t block = 0;
   std::uint64_t bytes = 0;
@@ -40,13 +40,14 @@ struct DeviceBlock {
 
 class PeerArena {
  public:
-  // Maps what somebody sent. Nothing about `fd` is believed: it must be a memory file that can
-  // neither shrink, nor grow, nor be written through a new mapping, be allocated in full where the
-  // kernel may not grant a page later, and hold an arena with this nonce. kInvalid otherwise.
+  // Maps the memory that somebody sent. It trusts nothing about `fd`. That must be a memory file
+  // that can neither shrink, nor grow, nor be written through a new mapping, and hold an arena with
+  // this nonce. Where the kernel may not grant a page later, it must be allocated in full. kInvalid
+  // otherwise.
   static Result<PeerArena> FromFd(const UniqueFd& fd, const ArenaNonce& nonce);
-  // The same of an arena whose blocks lie in the memory of a device of `device`'s kind; of those
-  // that have none yet data() is null. kUnavailable where it cannot be mapped. `device` outlives
-  // what is returned.
+  // The same for an arena whose blocks lie in the memory of a device of `device`'s kind. For blocks
+  // that have no memory yet, data() is null. kUnavailable where it cannot be mapped. `device`
+  // outlives the result.
   static Result<PeerArena> FromFds(const UniqueFd& fd, const ArenaNonce& nonce,
                                    std::span<const DeviceBlock> blocks, const DeviceName& of,
                                    DeviceSharing& device);
@@ -58,17 +59,17 @@ class PeerArena {
   std::optional<std::size_t> Find(std::string_view name) const;
   std::string_view name(std::size_t i) const { return At(i).name; }
   std::uint64_t bytes(std::size_t i) const { return At(i).bytes; }
-  // On a device, for the device alone to follow, and null where the block had no memory when this
-  // was mapped.
+  // On a device, only the device may follow the pointer; it is null where the block had no memory
+  // when this was mapped.
   const std::byte* data(std::size_t i) const {
     const BlockPlace& place = At(i);
     return device_.empty() ? mapping_.data() + place.offset : device_[i].data();
   }
 
-  // Any thread, any number of them.
+  // Any number of threads may call it.
   std::uint64_t Generation(std::size_t i) const;
-  // After a pass over the data: every byte that was read since Generation(i) returned `generation`
-  // belongs to it. False for kNoGeneration.
+  // Call it after a pass over the data. True: every byte that was read since Generation(i) returned
+  // `generation` belongs to it. It is false for kNoGeneration.
   bool StillValid(std::size_t i, std::uint64_t generation) const;
 
  private:

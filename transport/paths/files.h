@@ -1,4 +1,4 @@
-// Small files below /sys and /proc. What stands in them is others', so all of it has bounds.
+// Small files below /sys and /proc. Their contents come from others, so all of it has bounds.
 #pragma once
 
 #include <filesystem>
@@ -7,11 +7,12 @@
 
 namespace lockstep::transport::paths {
 
-// At most 4 KiB, white space at the end left out, bytes that no line should have as '?'. Empty
-// where there is no such file.
+// The first line, of at most 4 KiB, without white space at the end; unprintable bytes become '?'.
+// It is empty where there is no such file.
 std::string FirstLine(const std::filesystem::path& file);
 
-// At most 4096, sorted, by number where the names are numbers. Empty where there is no such folder.
+// At most 4096 entries, sorted, by number where the names are numbers. It is empty where there is
+// no such folder.
 std::vector<std::filesystem::path> Entries(const std::filesystem::path& folder);
 
 }  // namespace lockstep::transport::paths

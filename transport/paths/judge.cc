@@ -25,8 +25,8 @@ std::optional<std::string_view> Variable(const std::vector<std::string>& environ
   return std::nullopt;
 }
 
-// Whether a list, as UCX_TLS has it, leaves any of `names` (by how they begin) in. A list that
-// begins with ^ forbids what it names; there the first of `names` stands for all of them.
+// Whether a list in the form of UCX_TLS allows any of `names` (by their prefixes). A list that
+// begins with ^ forbids its items; there the first of `names` stands for all of them.
 bool Allows(std::string_view list, std::initializer_list<std::string_view> names) {
   const bool forbids = list.starts_with('^');
   if (forbids) list.remove_prefix(1);
@@ -47,7 +47,7 @@ bool IsNo(std::string_view value) {
   return std::ranges::find(kNo, value) != kNo.end();
 }
 
-// "1.13.1" is at least {1, 13}? What cannot be read is taken for new.
+// Whether "1.13.1" is at least {1, 13}. An unreadable version counts as new.
 bool AtLeast(std::string_view version, std::pair<unsigned, unsigned> wanted) {
   std::pair<unsigned, unsigned> is{~0u, ~0u};
   const auto end = version.data() + version.size();
@@ -57,7 +57,7 @@ bool AtLeast(std::string_view version, std::pair<unsigned, unsigned> wanted) {
   return is >= wanted;
 }
 
-// RDMA transports by the names that UCX_TLS may call them.
+// RDMA transports by their names in UCX_TLS.
 bool AllowsRdma(std::string_view list) {
   return Allows(list, {"ib", "rc", "dc", "ud", "srd", "gga"});
 }
@@ -99,7 +99,7 @@ Reason WhyNotRdma(const Facts& facts, const Capabilities& transport, const Link&
       "hosts tells what they have"};
 }
 
-// Another port than the nearest to the GPU.
+// The reason for a port other than the one nearest to the GPU.
 Reason WhyFar(const Facts& facts, const Link& link) {
   const auto nearest = NearestPorts(facts.machine, facts.gpu_pci);
   if (nearest.empty()) return {};
@@ -131,7 +131,7 @@ bool ByCudaIpc(const Facts& facts, const Capabilities& transport, const Link& li
 
 std::string InWords(const Facts& facts, const Capabilities& transport, Way way, const Link& link) {
   const std::string path = link.mapped ? "mapped" : link.path.text;
-  // A transport that stages has said so itself.
+  // A transport that stages reports it itself.
   if (!facts.gpu || (link.path.staged && !link.mapped)) return path;
   if (way == Way::kGpuDirect) return path + ", GPUDirect";
   if (way == Way::kMapped && facts.device_exchange) return path + " (device memory)";

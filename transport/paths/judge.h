@@ -1,5 +1,5 @@
-// Tells which path bytes take to a peer, which one was to be expected, and why it is not that one.
-// Pure: facts in, words out.
+// Finds the path that bytes take to a peer, the expected path, and the reason for a difference. It
+// is pure: facts in, words out.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ enum class Way : std::uint8_t {
 };
 std::string_view Name(Way way);
 
-// A worker and its machine. It says nothing of the peer's: each worker speaks of its own end.
+// Facts about a worker and its machine. They say nothing of the peer's machine: each worker reports
+// its own end.
 struct Facts {
   Machine machine;
   std::vector<std::string> environment;  // "UCX_TLS=rc,self"
@@ -30,7 +31,7 @@ struct Facts {
   std::string no_ucx;  // why it could not be opened; empty: it was, or was not asked for
 };
 
-// Of this process's machine and environment.
+// The facts of this process's machine and environment.
 Facts LookAround();
 
 struct Link {
@@ -39,7 +40,8 @@ struct Link {
   bool same_host = false;
 };
 
-// Why something is not, and what would change that. Both empty: it is.
+// The reason why something is missing, and the change that would help. Both are empty when nothing
+// is missing.
 struct Reason {
   std::string why;
   std::string remedy;
@@ -50,20 +52,20 @@ struct Reason {
 struct Finding {
   Way had = Way::kTcp;
   Way expected = Way::kTcp;  // the best that this machine's devices should give
-  std::string path;          // the link's, with what happens to gradients of a GPU
+  std::string path;          // the link's path, with the way of a GPU's gradients
   Reason lacking;            // set when `expected` is better than `had`
   Reason advice;             // set when the path is the expected one and could be a shorter one
 };
 Finding Judge(const Facts& facts, const Capabilities& transport, const Link& link);
 
-// Why the path is not GPUDirect RDMA.
+// The reason why the path is not GPUDirect RDMA.
 Reason WhyNotGpuDirect(const Facts& facts, const Capabilities& transport, const Link& link);
 
-// Why the transport takes no GPU memory.
+// The reason why the transport takes no GPU memory.
 Reason WhyNoGpuMemory(const Facts& facts, const Capabilities& transport);
 
-// Why an RDMA device reaches no GPU memory, whatever the transport is able to. `ucx_version` as
-// "1.13.1".
+// The reason why an RDMA device reaches no GPU memory, whatever the transport is able to.
+// `ucx_version` is like "1.13.1".
 Reason WhyNoGpuRegistration(const Machine& machine, const std::vector<std::string>& environment,
                             std::string_view ucx_version);
 

@@ -20,7 +20,7 @@ Number NumberOr(std::string_view text, Number otherwise) {
   return error == std::errc() && end == text.data() + text.size() ? number : otherwise;
 }
 
-// Where the device really hangs: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0.
+// The device's real place: /sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0.
 PciPlace PlaceOf(const fs::path& link) {
   std::error_code none;
   const fs::path whole = fs::canonical(link, none);
@@ -77,7 +77,7 @@ std::vector<Gid> ReadGids(const fs::path& port) {
   return gids;
 }
 
-// "4: ACTIVE" and "5: LinkUp" without the number.
+// Takes "4: ACTIVE" and "5: LinkUp" without the number.
 std::string Word(const std::string& text) {
   const auto colon = text.find(": ");
   return colon == std::string::npos ? text : text.substr(colon + 2);
@@ -126,7 +126,7 @@ NvidiaFacts ReadNvidia(const fs::path& root) {
       nvidia.devices.push_back("/dev/" + name);
     }
   }
-  // The files by which UCX decides (src/uct/ib/base/ib_md.c, 1.13 to 1.22).
+  // UCX decides by these files (src/uct/ib/base/ib_md.c, 1.13 to 1.22).
   for (const char* file : {"sys/kernel/mm/memory_peers/nv_mem/version",
                            "sys/module/nvidia_peermem/version", "sys/module/nv_peer_mem/version"}) {
     std::error_code none;
@@ -135,7 +135,7 @@ NvidiaFacts ReadNvidia(const fs::path& root) {
   return nvidia;
 }
 
-// "6.1.0-18-amd64".
+// The release is like "6.1.0-18-amd64".
 void ReadKernel(const fs::path& root, Machine& machine) {
   const std::string release = FirstLine(root / "proc/sys/kernel/osrelease");
   const auto dot = release.find('.');

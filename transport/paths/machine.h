@@ -1,6 +1,6 @@
-// What a machine has for fast paths between workers: RDMA ports, GPUs, where they hang, and what of
-// NVIDIA's driver is loaded. Read out of /sys, /proc and /dev; `root` stands before every path, so
-// that tests can have machines of their own.
+// A machine's hardware for fast paths between workers: RDMA ports, GPUs, their places, and the
+// loaded parts of NVIDIA's driver. It is read from /sys, /proc and /dev; `root` stands before every
+// path, so that tests can have machines of their own.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,12 @@
 
 namespace lockstep::transport::paths {
 
-// The way from the root of PCI down to a device, "pci0000:3a", "0000:3a:00.0", "0000:3b:00.0".
-// Empty: unknown, or not on PCI.
+// The way from the root of PCI down to a device, "pci0000:3a", "0000:3a:00.0", "0000:3b:00.0". An
+// empty place is unknown, or not on PCI.
 using PciPlace = std::vector<std::string>;
 
-// How many steps down two places have in common; 0: they hang at different roots.
+// The number of steps from the root that two places have in common; 0: they hang at different
+// roots.
 std::size_t SharedSteps(const PciPlace& a, const PciPlace& b);
 
 struct Gid {
@@ -45,15 +46,15 @@ struct Gpu {
   std::string pci;  // "0000:3b:00.0"
   int numa_node = -1;
   PciPlace place;
-  unsigned lanes = 0;      // of PCI Express, as it is; 0: unknown
-  unsigned max_lanes = 0;  // as the device could
+  unsigned lanes = 0;      // of PCI Express, at present; 0: unknown
+  unsigned max_lanes = 0;  // of the device at best
 };
 
-// What can be seen of NVIDIA's driver without CUDA.
+// The facts about NVIDIA's driver that are visible without CUDA.
 struct NvidiaFacts {
   std::string driver;                // first line of its version; empty: none
   std::vector<std::string> devices;  // "/dev/nvidia0"
-  bool peermem = false;      // nvidia_peermem (or its elders), by the files that UCX asks for
+  bool peermem = false;      // nvidia_peermem (or its predecessors), by the files that UCX asks for
   bool open_driver = false;  // the open kernel modules, which can share memory by dma-buf
 };
 
@@ -66,15 +67,15 @@ struct Machine {
   bool rdma_device_files = false;  // /dev/infiniband/uverbs*
 
   bool AnyActivePort() const;
-  // Whether GPU memory can be shared by dma-buf: the open kernel modules and Linux 5.12.
+  // Whether GPU memory can be shared by dma-buf: that needs the open kernel modules and Linux 5.12.
   bool dmabuf() const;
 };
 
 Machine ReadMachine(const std::filesystem::path& root);
 
-// The active ports that have most of the way from the root of PCI in common with this GPU; without
-// any at the same root those of its NUMA node; several where they are equally near. `pci` in either
-// case, as "0000:3B:00.0".
+// The active ports that share the longest path from the root of PCI with this GPU. Without any at
+// the same root, they are those of its NUMA node. Several ports may be equally near. `pci` is in
+// either case, such as "0000:3B:00.0".
 std::vector<const RdmaPort*> NearestPorts(const Machine& machine, std::string_view pci);
 
 }  // namespace lockstep::transport::paths

@@ -12,7 +12,7 @@ namespace lockstep::transport::staging {
 
 class Ring {
  public:
-  // One region of `inner`. kUnavailable where there is no such memory.
+  // They are one region of `inner`. kUnavailable where there is no such memory.
   static Result<Ring> Make(Transport& inner, DeviceCopies& copies, std::size_t slots,
                            std::size_t slot_bytes) {
     auto memory = copies.AllocatePinned(slots * slot_bytes);
@@ -37,7 +37,7 @@ class Ring {
   Slice SliceOf(std::size_t slot, std::size_t bytes) const {
     return {region_, slot * slot_bytes_, bytes};
   }
-  // Nothing may be under way.
+  // No copy or transfer may be under way.
   void Free(DeviceCopies& copies) const { copies.FreePinned(memory_, slots_ * slot_bytes_); }
 
  private:

@@ -25,14 +25,14 @@ constexpr std::uint32_t kDeviceRegions = 1u << 31;
 
 constexpr const char* kDeviceFailed = "a copy from or to the device has failed";
 
-// A copy that was begun. The device's thread sets it and touches nothing else afterwards.
+// A copy that has begun. The device's thread sets it and touches nothing else afterwards.
 class Completion {
  public:
   void Set(bool ok) {
     state_.store(ok ? kDone : kFailed, std::memory_order_release);
     state_.notify_all();
   }
-  // Whether the bytes are there.
+  // Returns whether the bytes are there.
   bool Wait() const {
     state_.wait(kUnderWay, std::memory_order_acquire);
     return state_.load(std::memory_order_acquire) == kDone;
@@ -66,7 +66,7 @@ class StagedTransport final : public Transport, public Handler {
   }
   void Stop() override {
     inner_->Stop();
-    // The inner transport is posted to before a copy is done, and not afterwards.
+    // Copies post to the inner transport before they are done, and not afterwards.
     for (const auto& [cookie, serve] : serves_) {
       if (serve.copying) serve.copying->Wait();
     }
@@ -117,7 +117,7 @@ class StagedTransport final : public Transport, public Handler {
   }
   void GiveUp(FetchId fetch) override {
     const auto found = fetches_.find(fetch);
-    // What has arrived and is being copied is as good as complete.
+    // A piece that has arrived and is being copied counts as complete.
     if (found == fetches_.end() || !found->second.copying) inner_->GiveUp(fetch);
   }
   void Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) override {
@@ -150,7 +150,8 @@ class StagedTransport final : public Transport, public Handler {
   }
   void OnPeerDown(PeerId peer, const Error& reason) override {
     if (refused_.erase(peer) != 0) return;
-    // Copies end by themselves, soon, whatever peers do; nothing of this peer may come after this.
+    // Copies end soon by themselves, whatever peers do; no callback for this peer may come after
+    // this one.
     std::vector<std::uint64_t> serves;
     for (const auto& [own, serve] : serves_) {
       if (serve.peer == peer) serves.push_back(own);
@@ -203,7 +204,7 @@ class StagedTransport final : public Transport, public Handler {
   void OnServed(PeerId peer, std::uint64_t own) override {
     StagedServe& serve = serves_.at(own);
     if (serve.copying) {
-      serve.ended = true;  // its memory is being read; CopiedOut tells
+      serve.ended = true;  // its memory is being read; CopiedOut reports the end
       return;
     }
     Rings& rings = peers_.at(peer);
@@ -233,26 +234,26 @@ class StagedTransport final : public Transport, public Handler {
     std::size_t bytes = 0;
   };
   struct Rings {
-    Ring out;                           // what the peer is served
-    Ring in;                            // what is fetched from it
+    Ring out;                           // for pieces that the peer is served
+    Ring in;                            // for pieces that are fetched from it
     std::deque<std::uint64_t> waiting;  // serves for which `out` has no buffer
   };
   struct StagedServe {
     PeerId peer;
-    std::uint64_t cookie = 0;     // the handler's
-    bool unanswered = false;      // by the handler
+    std::uint64_t cookie = 0;     // the handler's cookie
+    bool unanswered = false;      // the handler has not answered
     std::byte* device = nullptr;  // null: not the device's memory, nothing is staged
     std::uint64_t bytes = 0;
     std::optional<std::size_t> slot;
-    Copying copying;     // until it is in the slot
-    bool ended = false;  // while copying: nobody wants it any more
+    Copying copying;     // the copy into the slot
+    bool ended = false;  // given up while copying
   };
   struct StagedFetch {
     PeerId peer;
     std::size_t slot = 0;
     std::byte* device = nullptr;
     std::uint64_t bytes = 0;
-    Copying copying;  // it has arrived
+    Copying copying;  // the copy of the arrived piece
   };
 
   Result<Rings> MakeRings() {
@@ -275,7 +276,7 @@ class StagedTransport final : public Transport, public Handler {
     rings.in.Free(copies_);
   }
 
-  // Null: not the device's.
+  // It is null for memory that is not the device's.
   std::byte* Find(const Slice& slice) const {
     if ((slice.region.value & kDeviceRegions) == 0) return nullptr;
     const auto found = regions_.find(slice.region);
@@ -313,7 +314,7 @@ class StagedTransport final : public Transport, public Handler {
     }
   }
 
-  // Also of what was waited for meanwhile, and is no more.
+  // It is also called for fetches that ended in the meantime.
   void CopiedIn(FetchId id, bool ok) {
     const auto found = fetches_.find(id);
     if (found == fetches_.end()) return;
@@ -325,7 +326,7 @@ class StagedTransport final : public Transport, public Handler {
     if (found == serves_.end() || !found->second.copying) return;
     StagedServe& serve = found->second;
     if (!ok && !serve.ended) {
-      // OnServed and OnPeerDown follow; what lies in the buffer is not for the peer.
+      // OnServed and OnPeerDown follow; the bytes in the buffer must not reach the peer.
       return inner_->Close(serve.peer, kDeviceFailed);
     }
     serve.copying = nullptr;
@@ -337,7 +338,7 @@ class StagedTransport final : public Transport, public Handler {
     FinishServe(own);
   }
 
-  // Its buffer is given back.
+  // It gives its buffer back.
   void FinishServe(std::uint64_t own) {
     const PeerId peer = serves_.at(own).peer;
     const std::uint64_t cookie = serves_.at(own).cookie;
@@ -358,11 +359,11 @@ class StagedTransport final : public Transport, public Handler {
   Capabilities capabilities_;
   const std::size_t piece_bytes_;
   Handler* handler_ = nullptr;
-  // The data thread's.
+  // Only the data thread uses these.
   std::uint32_t next_region_ = 1;
   std::unordered_map<RegionId, DeviceRegion> regions_;
   std::map<PeerId, Rings> peers_;
-  std::set<PeerId> refused_;  // up in the inner transport, and nobody was told
+  std::set<PeerId> refused_;  // up in the inner transport, but not reported
   std::vector<Rings> spare_;
   std::uint64_t next_cookie_ = 1;
   std::map<std::uint64_t, StagedServe> serves_;

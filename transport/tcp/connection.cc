@@ -18,14 +18,14 @@
 namespace lockstep::transport::tcp {
 namespace {
 
-// Read or written in one turn before other connections, timers and tasks get theirs. Longer turns
+// The most bytes of one turn, before other connections, timers and tasks have theirs. Longer turns
 // fill the sockets with more than the caches hold before the other direction gets its turn.
 constexpr std::size_t kTurnBytes = 1u << 20;
-// Read or written by one call: small enough that both ends of a connection copy at the same time,
-// out of the cache.
+// The most bytes of one call: so few that both ends of a connection copy at the same time, out of
+// the cache.
 constexpr std::size_t kCallBytes = 512u << 10;
 
-// Cuts what the vectors name to kCallBytes and returns how much is left.
+// Cuts the vectors to kCallBytes and returns how much is left.
 std::size_t CutToOneCall(std::span<iovec> vectors) {
   std::size_t total = 0;
   for (iovec& vector : vectors) {
@@ -35,11 +35,11 @@ std::size_t CutToOneCall(std::span<iovec> vectors) {
   return total;
 }
 
-// Between hosts, what is said waits behind the bytes that were written before it and have not left
-// yet; so do requests, and until they arrive the other direction of the link has nothing to carry.
-// No more than this is written ahead: a millisecond of 1 Gbit/s. ...
+// Between hosts, small messages and requests wait behind the bytes that were written before them
+// and have not left yet. Until requests arrive, the other direction of the link has nothing to
+// carry. So no more than this is written ahead: a millisecond of 1 Gbit/s.
 constexpr int kWrittenAhead = 128 << 10;
-// ... And a piece goes out in frames of this size, with what is said in between.
+// A piece also goes out in frames of this size, with small messages in between.
 constexpr std::size_t kPieceFrameBytes = 128u << 10;
 
 bool OnOneHost(const Connection::Socket& socket) {
@@ -50,25 +50,25 @@ bool OnOneHost(const Connection::Socket& socket) {
   return !local_error && !remote_error && local.address() == remote.address();
 }
 
-// How much may be on its way unacknowledged stays the kernel's to find out, so the rate stays that
-// of the path. Where it is not known what is said waits longer.
+// The kernel still decides how much may be unacknowledged, so the rate stays that of the path.
+// Where the option is unknown, small messages wait longer.
 void KeepQueueShort(Connection::Socket& socket) {
   (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kWrittenAhead,
                      sizeof(kWrittenAhead));
 }
 
-// Both ends on one machine: no path to probe, and pacing (bbr, the default of many systems) only
-// costs there; 10 to 30 % of the CPU time per byte. Buffers are left to the kernel's tuning: fixed
-// ones cost the receiver more wake-ups.
+// Both ends are on one machine: there is no path to probe, and pacing (bbr, the default of many
+// systems) costs 10 to 30 % of the CPU time per byte. The kernel tunes the buffers: fixed ones cost
+// the receiver more wake-ups.
 void TuneForOneHost(Connection::Socket& socket) {
   constexpr std::string_view kAlgorithm = "reno";
-  // Where it is not allowed the default stays.
+  // Where it is not allowed, the default stays.
   (void)::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_CONGESTION, kAlgorithm.data(),
                      kAlgorithm.size());
 }
 
-// A host that has gone says nothing; without these a connection to it ends in a quarter of an hour,
-// or never where nothing is sent.
+// A host that has gone sends nothing. Without these options a connection to it ends in a quarter of
+// an hour, or never where nothing is sent.
 void BoundSilence(Connection::Socket& socket, Duration timeout) {
   using std::chrono::seconds;
   const auto bound = std::max(std::chrono::ceil<std::chrono::milliseconds>(timeout),
@@ -77,10 +77,11 @@ void BoundSilence(Connection::Socket& socket, Duration timeout) {
     const int number = static_cast<int>(std::min<std::int64_t>(value, 1 << 30));
     (void)::setsockopt(socket.native_handle(), level, option, &number, sizeof(number));
   };
-  // Of what is sent and not acknowledged or taken; with keep-alive, of what is not answered.
+  // The bound for sent bytes that are not acknowledged or taken; with keep-alive, for unanswered
+  // probes.
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, bound.count());
   constexpr int kProbes = 4;
-  // The kernel takes no more than nine hours.
+  // The kernel accepts no more than nine hours.
   const auto interval = std::clamp(std::chrono::ceil<seconds>(bound / kProbes), seconds(1),
                                    seconds(std::chrono::hours(9)));
   set(IPPROTO_TCP, TCP_KEEPIDLE, interval.count());
@@ -89,7 +90,8 @@ void BoundSilence(Connection::Socket& socket, Duration timeout) {
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
-// Of the record that begins a TLS handshake. A greeting begins with a smaller or larger length.
+// The type of the record that begins a TLS handshake. A greeting begins with a smaller or larger
+// length.
 constexpr unsigned char kTlsHandshakeRecord = 0x16;
 
 }  // namespace
@@ -167,7 +169,7 @@ void Connection::StartGreeting() {
   if (SSL_CTX* context = owner_.tls(role)) {
     tls_.emplace(*context, role, socket_.native_handle(), owner_.tls_scratch());
   }
-  // What comes in shows first whether it is TLS.
+  // The first input shows whether it is TLS.
   if (!whom_) return WaitReadable();
   if (tls_) return OnReadable();
   Greet();
@@ -177,18 +179,18 @@ void Connection::StartGreeting() {
 bool Connection::CheckFirstByte() {
   unsigned char first = 0;
   const ssize_t got = ::recv(socket_.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got != 1) return true;  // the read says why
+  if (got != 1) return true;  // the read reports the reason
   first_byte_checked_ = true;
   const bool encrypts = first == kTlsHandshakeRecord;
   if (encrypts == tls_.has_value()) return true;
   const std::string reason =
       fmt::format("{} {} (exchange.encryption), the other end {}", Describe(owner_.options().self),
                   encrypts ? "does not encrypt" : "encrypts", encrypts ? "does" : "does not");
-  // In plain words: the other end takes them for such, or sees that they are not TLS.
+  // It goes in plain text: the other end reads it, or sees that it is not TLS.
   tls_.reset();
   outbox_.PushSmall(FrameType::kHandshake, 0, Handshake::Refusal(reason));
   SendFarewell();
-  // What is not read would have the kernel reset the connection, and the words with it.
+  // Unread bytes would make the kernel reset the connection, and the text would be lost.
   (void)!::recv(socket_.native_handle(), owner_.scratch().data(), owner_.scratch().size(),
                 MSG_DONTWAIT);
   End(Error{ErrorCode::kRefused, reason});
@@ -243,7 +245,7 @@ void Connection::WaitWritable() {
 }
 
 Result<Moved> Connection::Read(std::span<iovec> into) {
-  // What follows in the next vector comes with the next read.
+  // The next read takes the bytes of the next vector.
   if (tls_) {
     return tls_->Read(std::span(static_cast<std::byte*>(into[0].iov_base), into[0].iov_len));
   }
@@ -258,7 +260,7 @@ Result<Moved> Connection::Read(std::span<iovec> into) {
     if (got < 0) return SocketError("read", errno);
     if (got == 0) return Error{ErrorCode::kClosed, "the other end closed the connection"};
     const auto bytes = static_cast<std::size_t>(got);
-    // A short read has emptied the socket; the wait sees what comes after it.
+    // A short read has emptied the socket; the wait sees later bytes.
     return Moved{.bytes = bytes, .blocked = bytes < room};
   }
 }
@@ -272,9 +274,9 @@ void Connection::OnReadable() {
   }
   std::size_t read_now = 0;
   while (alive()) {
-    // With one piece each way it goes out before the other is read, so that both ends copy at the
-    // same time. With many they take turns anyway, and more in the sockets would leave the caches;
-    // what is encrypted is read to its end first, see below.
+    // With one piece in each direction it goes out before the other is read, so that both ends copy
+    // at the same time. With many pieces they take turns anyway, and more bytes in the sockets
+    // would leave the caches. Encrypted input is read to its end first, see below.
     if (std::exchange(lone_answer_, false) && !waiting_writable_ && !tls_) {
       Flush();
       continue;
@@ -292,8 +294,8 @@ void Connection::OnReadable() {
       if (!HandleFrames()) return;
       read_now += got->bytes;
     }
-    // What was read to be decrypted lies in memory that the next connection takes, so all of it is
-    // handled in this turn.
+    // Encrypted input lies in memory that the next connection uses, so all of it is handled in this
+    // turn.
     if (got->blocked || (read_now >= kTurnBytes && !(tls_ && tls_->holds_input()))) break;
   }
   if (!alive()) return;
@@ -325,7 +327,7 @@ Result<Moved> Connection::Write(std::span<iovec> from) {
 }
 
 void Connection::Flush() {
-  // It was the TLS handshake that waited.
+  // The TLS handshake has waited for it.
   if (!greeting_begun_) return OnReadable();
   std::size_t written_now = 0;
   while (alive()) {

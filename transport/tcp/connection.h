@@ -1,8 +1,8 @@
-// One TCP connection, from its first byte to its end, by itself or one of a group (group.h). Lives
-// on the data thread.
+// One TCP connection, from its first byte to its end, alone or in a group (group.h). It lives on
+// the data thread.
 //
-// Reads and writes only when the socket is ready and never leaves one pending in the kernel, so a
-// destination is free the moment its fetch is given up.
+// It reads and writes only when the socket is ready and leaves no operation pending in the kernel,
+// so a destination is free the moment its fetch is given up.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -30,28 +30,29 @@ namespace lockstep::transport::tcp {
 class Connection;
 class Group;
 
-// What a connection needs of the transport that owns it, and tells it.
+// The services that a connection needs of its transport, and its reports to it.
 class ConnectionOwner {
  public:
   virtual const Options& options() const = 0;
   virtual const HostRegionTable& regions() const = 0;
   virtual Handler& handler() = 0;
-  // Bytes that nobody wants are read into it.
+  // Unwanted bytes are read into it.
   virtual std::span<std::byte> scratch() = 0;
-  // Of connections that are to be encrypted, else null.
+  // The context for connections that are to be encrypted, else null.
   virtual SSL_CTX* tls(tls::Role role) = 0;
-  // What is to be decrypted is read into it.
+  // Encrypted bytes are read into it.
   virtual std::span<std::byte> tls_scratch() = 0;
-  // The handshake is over. With one connection to a peer that is all: the owner calls Begin.
+  // The handshake is over. With one connection to a peer no other step follows: the owner calls
+  // Begin.
   virtual Status OnProven(Connection& connection) = 0;
-  // Of several: the other end says which one this is, an acceptor as the answer to what this end
-  // said. Where that fits the owner calls Settle; it may call Begin.
+  // With several connections: the other end names this one's number; an acceptor does so as the
+  // answer to this end's number. Where that fits, the owner calls Settle; it may call Begin.
   virtual Status OnPlace(Connection& connection, const ConnectionPlace& place) = 0;
-  // The connector says that all are there. The owner calls Begin.
+  // The connector reports that all connections are there. The owner calls Begin.
   virtual Status OnBegin(Connection& connection) = 0;
-  // Of one that has not begun.
+  // For a connection that has not begun.
   virtual void OnGreetingFailed(Connection& connection, const Error& error) = 0;
-  // All that was under way here has been completed; OnPeerDown is the owner's to call.
+  // All operations under way here have been completed; the owner calls OnPeerDown.
   virtual void OnDown(Connection& connection, const Error& reason) = 0;
 
  protected:
@@ -63,19 +64,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Socket = boost::asio::ip::tcp::socket;
   using Endpoint = boost::asio::ip::tcp::endpoint;
 
-  // `whom` we connect to, and as which of the connections; nothing for a connection that came in.
+  // `whom`: the member to connect to, with the number of this connection; nullopt for an incoming
+  // connection.
   Connection(ConnectionOwner& owner, Socket socket, std::optional<MemberId> whom,
              const ConnectionPlace& place);
 
   bool up() const { return state_ == State::kUp; }
 
-  // Exactly one of them, once. Both end in the owner's Begin or in OnGreetingFailed within the
+  // Call exactly one of them, once. Both end in the owner's Begin or in OnGreetingFailed within the
   // connect time-out, in a later turn.
   void StartConnecting(const Endpoint& endpoint);
   void StartAccepted();
-  // Which one it is, now that both ends know.
+  // Sets the connection's number, now that both ends know it.
   void Settle(const ConnectionPlace& place);
-  // It carries what `peer` and this end have for each other from here on.
+  // From here on it carries the traffic between `peer` and this end.
   void Begin(PeerId peer);
 
   const std::optional<MemberId>& whom() const { return whom_; }
@@ -84,27 +86,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const MemberId& identity() const { return handshake_.peer(); }
   const ConnectionPlace& place() const { return place_; }
   bool settled() const { return settled_; }
-  // Null until the owner has found out, and after its end.
+  // It is null until the owner has found the group, and after its end.
   Group* group() const { return group_; }
   void set_group(Group* group) { group_ = group; }
   Time last_heard() const { return last_heard_; }
   PathReport path() const;
 
   bool Send(std::span<const std::byte> bytes);
-  // Only when up(); the window is the group's to keep.
+  // Call it only when up(); the group keeps the window.
   void Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination);
   std::size_t live_fetches() const { return live_fetches_; }
-  // With those that were given up.
+  // Includes fetches that were given up.
   std::size_t unanswered() const { return fetches_.size(); }
   std::uint64_t bytes_awaited() const { return bytes_awaited_; }
   // Fetches of the other end that are not answered.
   std::size_t asked() const { return outbox_.answers() + deferred_.size(); }
   // False: not a fetch of this connection.
   bool GiveUp(FetchId fetch);
-  // The body of an answer that was to come later. False: none waits here.
+  // Gives the body of a deferred answer. False: no such answer waits here.
   bool Provide(std::uint64_t cookie, std::span<const std::byte> body);
-  // No callback for this peer from here on but those that the end of a connection brings, in a
-  // later turn.
+  // No callback for this peer comes from here on, except those of the connection's end, in a later
+  // turn.
   void CloseLater(std::string reason);
   // Ends it within this call.
   void End(const Error& reason);
@@ -120,7 +122,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   struct PendingFetch {
     FetchId id;
     std::span<std::byte> destination;
-    std::size_t begun = 0;  // bytes of it that came, or are announced by a header that came
+    std::size_t begun = 0;  // bytes of it that came, or that a received header announces
     bool given_up = false;
     bool owes_given_up = false;  // OnFetchDone(kGivenUp) has not been called yet
   };
@@ -135,9 +137,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool alive() const { return state_ != State::kEnding && state_ != State::kEnded; }
   void StartTimer(const char* too_late);
   void StartGreeting();
-  // False: the connection has ended. Only of one that came in.
+  // Only for an incoming connection. False: the connection has ended.
   bool CheckFirstByte();
-  // The TLS handshake, as far as it goes now. False: it is not over.
+  // Continues the TLS handshake as far as possible now. False: it is not over.
   bool Secure();
   void Greet();
   Result<Moved> Read(std::span<iovec> into);
@@ -147,7 +149,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnReadable();
   void ScheduleFlush();
   void Flush();
-  // The frames that are there. False: the connection has ended or is about to.
+  // Handles the received frames. False: the connection has ended or is about to.
   bool HandleFrames();
   Status HandleFrame();
   Status HandleGreeting();
@@ -155,7 +157,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Status HandleSettings();
   void PushSettings();
   void SendFarewell();
-  // Tells the other end why this one ends, and returns that.
+  // Tells the other end the reason for the end of this connection, and returns it.
   Error Refuse(const std::string& reason);
   Status HandleFetch();
   Status HandlePieceHeader();
@@ -178,20 +180,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
   State state_ = State::kGreeting;
   std::optional<TlsStream> tls_;
   bool first_byte_checked_ = false;
-  bool greeting_begun_ = false;  // before, TLS is set up where there is any
+  bool greeting_begun_ = false;  // false: TLS, where it is used, is still being set up
   Inbox inbox_;
   Outbox outbox_;
   bool flush_scheduled_ = false;
   bool waiting_writable_ = false;
-  bool lone_answer_ = false;     // one piece was asked for, and not more than one is waited for
+  bool lone_answer_ = false;     // one piece was requested, and at most one is awaited
   std::size_t peer_window_ = 0;  // 0: its settings have not come yet
   bool settled_ = false;
-  bool awaits_begin_ = false;  // the frame that is next
+  bool awaits_begin_ = false;  // a begin frame is next
   std::size_t live_fetches_ = 0;
   std::uint64_t bytes_awaited_ = 0;  // the lengths of fetches_
-  // Those of all connections to the peer are at most kWindowsOutstanding windows.
+  // All connections to the peer together have at most kWindowsOutstanding windows of them.
   std::vector<PendingFetch> fetches_;  // not answered yet
-  std::vector<Deferred> deferred_;     // with the outbox's answers as many of the peer's
+  std::vector<Deferred> deferred_;     // with the outbox's answers within the peer's limit
 };
 
 }  // namespace lockstep::transport::tcp

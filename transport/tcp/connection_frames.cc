@@ -1,4 +1,4 @@
-// What a connection does with the frames that arrive.
+// A connection's handling of the frames that arrive.
 #include <fmt/format.h>
 #include <sys/socket.h>
 
@@ -57,7 +57,7 @@ Status Connection::HandleGreeting() {
   }
   if (!answer->empty()) outbox_.PushSmall(FrameType::kHandshake, 0, *answer);
   if (handshake_.done()) {
-    // Of several connections the acceptor answers the connector's.
+    // With several connections, the acceptor answers the connector's settings.
     if (whom_ || place_.connections == 1) PushSettings();
     inbox_.Grow();
     state_ = State::kForming;
@@ -98,7 +98,7 @@ void Connection::Settle(const ConnectionPlace& place) {
   settled_ = true;
 }
 
-// One of several connections, which nothing but a settings frame and a begin frame comes over.
+// Handles one of several connections, over which only a settings frame and a begin frame come.
 Status Connection::HandleForming() {
   const FrameType type = inbox_.header().type;
   if (type == FrameType::kSettings && peer_window_ == 0) return HandleSettings();

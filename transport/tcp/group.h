@@ -1,6 +1,6 @@
 // The connections to one peer: the main one, which carries the messages, and the further ones, over
-// which the fetches are spread as well. They are one peer: it comes up when all of them are there,
-// and ends with the first that ends. Data thread.
+// which fetches are spread as well. They are one peer: it comes up when all of them are there, and
+// ends with the first that ends. The group belongs to the data thread.
 #pragma once
 
 #include <cstddef>
@@ -19,15 +19,15 @@ namespace lockstep::transport::tcp {
 
 class Group {
  public:
-  // Where this end connects to.
+  // The place that this end connects to.
   struct Target {
     Connection::Endpoint endpoint;
     std::string address;
-    Time until;               // it is tried again at most until then
-    std::uint32_t tries = 0;  // that have failed
+    Time until;               // the end of its tries
+    std::uint32_t tries = 0;  // tries that have failed
   };
 
-  // `target`: nothing where the connections come in.
+  // `target`: nullopt where the connections come in.
   Group(const MemberId& who, std::size_t connections, std::optional<Target> target)
       : who_(who), target_(std::move(target)), connections_(connections) {}
   ~Group();
@@ -41,18 +41,18 @@ class Group {
   PeerId peer() const { return main().peer(); }
 
   GroupId id{};
-  bool ending = false;  // the owner's
+  bool ending = false;  // set by the owner
 
-  // At the number of its place, which must be free.
+  // Adds it at the number of its place, which must be free.
   void Add(std::shared_ptr<Connection> connection);
   bool Has(std::size_t number) const { return connections_[number] != nullptr; }
-  // How many have been settled with the peer.
+  // The number of connections that have been settled with the peer.
   std::size_t settled() const;
   bool complete() const { return settled() == size(); }
 
-  // All of them, from here on.
+  // Begins all of them from here on.
   void Begin(PeerId peer);
-  // None of them is ending.
+  // True when none of them is ending.
   bool up() const;
   // Ends those that have not ended.
   void End(const Error& reason);
@@ -60,10 +60,10 @@ class Group {
 
   PathReport path() const;
   Time last_heard() const;
-  // Of the peer, not answered yet.
+  // Fetches of the peer that are not answered yet.
   std::size_t asked() const;
-  // Over the connection from which the fewest bytes are awaited. False: `window` is full. Only
-  // when up().
+  // Fetches over the connection from which the fewest bytes are awaited. False: `window` is full.
+  // Call it only when up().
   bool Fetch(FetchId fetch, const PieceName& name, std::span<std::byte> destination,
              std::size_t window);
   bool GiveUp(FetchId fetch);

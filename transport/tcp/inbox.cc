@@ -17,7 +17,7 @@ Inbox::Inbox(std::span<std::byte> scratch)
     : scratch_(scratch), buffer_(kHeaderBytes + Handshake::kMaxMessageBytes) {}
 
 void Inbox::Grow() {
-  // Keeps what is held, and body() out of reach: Next has been consumed.
+  // Keeps the buffered bytes, and body() out of reach: Next has been consumed.
   buffer_.resize(kHeaderBytes + kMaxMessageBytes);
 }
 

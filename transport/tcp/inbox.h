@@ -1,6 +1,6 @@
-// Cuts what one connection reads into frames. No I/O: it says where the next bytes belong, its
-// owner reads them there. Made for bytes of strangers: whatever they are, Next returns a frame,
-// nothing or an error.
+// Cuts one connection's input into frames. It does no I/O: it names the place of the next bytes,
+// and its owner reads them there. It is made for bytes of strangers: for any input, Next returns a
+// frame, nothing or an error.
 //
 // Small frames are assembled in a buffer of fixed size. The body of a piece goes straight to its
 // destination, or to the scratch memory when nobody wants it any more.
@@ -29,29 +29,29 @@ class Inbox {
   };
   static constexpr std::size_t kMaxVectors = 2;
 
-  // Until Grow, room for a handshake frame only: a stranger costs little. `scratch` may be shared
-  // with other inboxes.
+  // Before Grow there is room for a handshake frame only: a stranger costs little. `scratch` may be
+  // shared with other inboxes.
   explicit Inbox(std::span<std::byte> scratch);
   void Grow();
 
-  // Where the next bytes belong; returns how many vectors were filled, at least one.
-  // `bulk_expected`: read little ahead of a header, since what is read ahead of a piece has to be
-  // copied.
+  // The place of the next bytes; returns the number of vectors that were filled, at least one.
+  // `bulk_expected`: read little ahead of a header, since bytes that are read ahead of a piece have
+  // to be copied.
   std::size_t Space(std::array<iovec, kMaxVectors>& vectors, bool bulk_expected);
   void Filled(std::size_t bytes);
 
   Result<Event> Next();
   const FrameHeader& header() const { return header_; }
-  // Valid until the next Space.
+  // It is valid until the next Space.
   std::span<const std::byte> body() const { return body_; }
 
   // `destination` has the length that the header announces and stays valid until kPieceDone or
   // DropDestination.
   void ReadBodyInto(std::span<std::byte> destination);
   void ReadBodyAway();
-  // The rest of the body under way is read away; its destination is not touched any more.
+  // Discards the rest of the current body; its destination is not touched any more.
   void DropDestination() { destination_ = nullptr; }
-  // The piece whose body is under way.
+  // Whether the body of this piece is under way.
   bool InBodyOf(std::uint64_t id) const { return in_piece_ && header_.id == id; }
 
  private:
@@ -64,7 +64,7 @@ class Inbox {
   FrameHeader header_;
   std::span<const std::byte> body_;
   bool in_piece_ = false;
-  std::byte* destination_ = nullptr;  // of the next byte; null: read away
+  std::byte* destination_ = nullptr;  // of the next byte; null: the body is discarded
   std::size_t piece_left_ = 0;
 };
 

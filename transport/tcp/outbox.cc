@@ -28,7 +28,7 @@ std::optional<std::uint64_t> Outbox::Cancel(std::uint64_t id) {
 
 void Outbox::ChooseAnswer() {
   if (current_ || answers_.empty()) return;
-  // A header alone does not make the pieces wait, but would wait long behind them.
+  // A header alone does not delay the pieces, but would wait long behind them.
   auto next = std::ranges::find(answers_, false, &Answer::have);
   if (next == answers_.end()) next = answers_.begin();
   current_ = *next;
@@ -68,7 +68,7 @@ std::size_t Outbox::Gather(std::array<iovec, kMaxVectors>& vectors) {
     const std::size_t header_written = std::min(written, kHeaderBytes);
     add(std::span(header).subspan(header_written));
     add(current_->body.subspan(from, bytes).subspan(written - header_written));
-    // What waits goes out behind this frame.
+    // Waiting frames go out behind this frame.
     if (!waiting_.empty()) break;
     ++frame;
     written = 0;

@@ -36,21 +36,21 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Strangers that have not proven themselves yet. A further one pushes out the oldest one of the
-// address that has most of them, so that a flood of connections keeps nobody else out.
+// The most strangers that have not proven themselves yet. A further one pushes out the oldest one
+// of the address that has most of them, so that a flood of connections keeps nobody else out.
 constexpr std::size_t kMaxStrangers = 128;
-// Of one member, proven and not in a group that is up, as a multiple of the connections to a peer:
-// it may have given up some of them.
+// The most connections of one member that are proven and in no group that is up, as a multiple of
+// the connections to a peer. The member may have given up some of them.
 constexpr std::size_t kGroupsForming = 4;
 constexpr std::size_t kScratchBytes = 256u << 10;
-// Before a connection is tried again that the other end has closed.
+// The pause before another try, after the other end has closed a connection.
 constexpr Duration kShortestDelay = std::chrono::milliseconds(10);
 constexpr std::uint32_t kMostDoublings = 5;
 
 using Endpoint = asio::ip::tcp::endpoint;
 
-// Addresses as transports hand them around: "127.0.0.1:4711", "[::1]:4711". Numbers only: no
-// look-up can block here.
+// Parses addresses in the form of the transports: "127.0.0.1:4711", "[::1]:4711". It takes numbers
+// only: no look-up can block here.
 std::optional<Endpoint> ParseAddress(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return std::nullopt;
@@ -76,7 +76,7 @@ std::string FormatAddress(const Endpoint& endpoint) {
                                     : fmt::format("{}:{}", host, endpoint.port());
 }
 
-// Why a group ends, when this one of it does.
+// The reason for a group's end, when this connection of it ends.
 Error OfGroup(const Group& group, const Connection& connection, const Error& error) {
   if (group.size() == 1) return error;
   const std::uint32_t number = connection.place().number;
@@ -156,12 +156,12 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void FailConnect(const MemberId& who, const Error& error);
   void StopThread();
   void EndAll();
-  // Null where there is none.
+  // It is null where there is none.
   Group* Find(PeerId peer) const {
     const auto found = peers_.find(peer);
     return found == peers_.end() ? nullptr : found->second.get();
   }
-  // One that came in and belongs to no group.
+  // An incoming connection that belongs to no group.
   std::shared_ptr<Connection> TakeArrived(const Connection& connection);
   std::unique_ptr<Group> TakeForming(const Group* group);
   Status TakeAnswer(Connection& connection, const ConnectionPlace& place);
@@ -171,7 +171,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void ConnectFurther(Group& group);
   void BringUp(const Group& forming);
 
-  // A peer that is about to be connected to once more.
+  // A peer that is about to be connected to again.
   struct Again {
     MemberId who;
     Group::Target target;
@@ -189,7 +189,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   tls::ContextPtr tls_server_;  // null: nothing is encrypted
   tls::ContextPtr tls_client_;
   std::vector<std::byte> tls_scratch_;
-  std::vector<std::shared_ptr<Connection>> arrived_;  // of no group yet
+  std::vector<std::shared_ptr<Connection>> arrived_;  // in no group yet
   Places places_{
       {.most = PlacesForStrangers(kMaxStrangers) + options_.members * options_.connections}};
   std::unordered_map<const Connection*, Places::Ticket> strangers_;  // of arrived_, not proven
@@ -202,7 +202,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   std::size_t failures_to_tell_ = 0;
   // Strangers must not be able to fill the log.
   LogLimit refusals_{20, std::chrono::seconds(10)};
-  asio::steady_timer refusals_over_{io_};  // waits while some are to be told
+  asio::steady_timer refusals_over_{io_};  // waits while refusals are left to log
   bool refusals_to_tell_ = false;
   std::thread thread_;
   std::once_flag stopped_;
@@ -339,8 +339,8 @@ void TcpTransport::StartGroup(const MemberId& who, const Group::Target& target) 
   connection->StartConnecting(target.endpoint);
 }
 
-// The other end may have closed it to make place for another one, before it has read who this is:
-// where strangers press in, a peer loses its place like anybody (Places).
+// The other end may have closed it to make room for another one, before it has read our identity.
+// Where strangers crowd in, a peer loses its place like anybody (Places).
 bool TcpTransport::TryAgain(const MemberId& who, Group::Target target) {
   const Duration delay = kShortestDelay * (1 << std::min(target.tries++, kMostDoublings));
   if (stopping_ || MonotonicNow() + delay >= target.until) return false;
@@ -409,8 +409,8 @@ Status TcpTransport::OnProven(Connection& connection) {
                                                 Describe(who), unfinished)};
 }
 
-// What the other end says which connection this is. Both kinds are proven to be of the member, and
-// whatever it says it gets no more than one group of connections for each main one.
+// Handles the other end's message about which connection this is. Both kinds are proven to be the
+// member's, and with any message it gets no more than one group of connections for each main one.
 Status TcpTransport::OnPlace(Connection& connection, const ConnectionPlace& place) {
   return connection.whom() ? TakeAnswer(connection, place) : TakePlace(connection, place);
 }
@@ -486,7 +486,7 @@ void TcpTransport::OnGreetingFailed(Connection& connection, const Error& error) 
     return;
   }
   const std::unique_ptr<Group> group = TakeForming(connection.group());
-  if (!group) return;  // another one of it has ended before
+  if (!group) return;  // another connection of it has ended before
   const Error why = OfGroup(*group, connection, error);
   const bool unread = error.code == ErrorCode::kClosed && group->settled() == 0;
   group->End(error);

@@ -1,5 +1,5 @@
-// The transport over plain TCP sockets: there wherever Lockstep runs. tcp/frame.h describes the
-// bytes.
+// The transport over plain TCP sockets, which works wherever Lockstep runs. tcp/frame.h describes
+// the bytes.
 #pragma once
 
 #include <memory>

@@ -19,12 +19,12 @@ constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 constexpr std::size_t kOverheadBytes = 64;  // of a record: 22
 // Records that are sent by one call: more of them leave the cache before they are sent.
 constexpr std::size_t kRecordsOfACall = 4;
-// For what OpenSSL has to say by itself: new keys, alerts.
+// A reserve for OpenSSL's own output: new keys, alerts.
 constexpr std::size_t kReserveBytes = 1024;
 constexpr std::size_t kOutBytes = kRecordsOfACall * (kRecordBytes + kOverheadBytes) + kReserveBytes;
 // A handshake takes some 400 bytes of each end.
 constexpr std::uint64_t kMostHandshakeBytes = 4096;
-// New keys cost a good deal to make. A peer may change its own this often.
+// The most key changes of a peer at once: new keys are expensive.
 constexpr std::uint64_t kKeyChangesAtOnce = 16;
 constexpr std::uint64_t kBytesOfAKeyChange = 1u << 20;
 
@@ -52,7 +52,7 @@ struct TlsStream::Bio {
     auto& stream = *static_cast<TlsStream*>(BIO_get_data(bio));
     BIO_clear_retry_flags(bio);
     const auto bytes = std::as_bytes(std::span(from, static_cast<std::size_t>(size)));
-    // Room is seen to before anything is encrypted; what is more comes of a peer's demands.
+    // Encryption starts only with enough room; a larger output comes from a peer's demands.
     if (stream.out_.size() + bytes.size() > kOutBytes) return -1;
     stream.out_.insert(stream.out_.end(), bytes.begin(), bytes.end());
     return size;
@@ -124,7 +124,7 @@ Error TlsStream::WhyNot(int outcome) {
   switch (ERR_GET_REASON(code)) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:
     case SSL_R_BAD_PSK:
-    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // what the other end says then
+    case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // the alert that the other end sends then
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
       return Fail({ErrorCode::kRefused, "the other end does not have the same job key"});
     case SSL_R_WRONG_VERSION_NUMBER:
@@ -143,7 +143,7 @@ Error TlsStream::WhyNot(int outcome) {
                                                 reason == nullptr ? "it failed" : reason)});
 }
 
-// `blocked` where nothing is there, else how many bytes are.
+// Returns `blocked` where nothing is there, else the number of bytes.
 Result<Moved> TlsStream::Receive() {
   if (std::exchange(socket_empty_, false)) return Moved{.blocked = true};
   for (;;) {
@@ -160,7 +160,7 @@ Result<Moved> TlsStream::Receive() {
     const auto bytes = static_cast<std::size_t>(got);
     in_ = std::span<const std::byte>(scratch_).first(bytes);
     bytes_read_ += bytes;
-    // A short read has emptied the socket; the wait sees what comes after it.
+    // A short read has emptied the socket; the wait sees later bytes.
     socket_empty_ = bytes < scratch_.size();
     return Moved{.bytes = bytes};
   }
@@ -224,7 +224,7 @@ Status TlsStream::Flush() {
   return {};
 }
 
-// Records out of `from` as long as there is room.
+// Encrypts records out of `from` as long as there is room.
 Status TlsStream::Encrypt(const iovec& from, std::size_t& taken) {
   const auto* bytes = static_cast<const std::byte*>(from.iov_base);
   for (std::size_t at = 0; at < from.iov_len;) {
@@ -262,7 +262,7 @@ Result<Moved> TlsStream::Write(std::span<const iovec> from) {
 
 void TlsStream::SayGoodbye() {
   ERR_clear_error();
-  // After a failure OpenSSL has said why, or must not be asked.
+  // After a failure OpenSSL has sent the reason, or must not be asked.
   if (done_ && !failed_) (void)SSL_shutdown(ssl_.get());
   // A courtesy: whether it arrives changes nothing here.
   if (owes()) {

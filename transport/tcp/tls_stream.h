@@ -1,10 +1,10 @@
-// TLS 1.3 over one connected, non-blocking socket. Never waits. Data thread.
+// TLS 1.3 over one connected, non-blocking socket. It never waits, and belongs to the data thread.
 //
-// What arrives is read into scratch memory that connections share and decrypted from there to where
-// it belongs, so all of it has to be taken before another connection's turn: Read until it says
-// `blocked`. What is written is encrypted at once into a buffer of the connection's own, so bytes
-// that Write has taken are not read again. The kernel's own TLS is not used: it keeps one key for
-// the life of a connection (before Linux 6.14).
+// Input is read into scratch memory that connections share, and decrypted from there to its place.
+// So all of it has to be taken before another connection's turn: Read until it returns `blocked`.
+// Output is encrypted at once into a buffer of the connection's own, so bytes that Write has taken
+// are not read again. The kernel's own TLS is not used: it keeps one key for the life of a
+// connection (before Linux 6.14).
 #pragma once
 
 #include <sys/uio.h>
@@ -30,7 +30,7 @@ Error SocketError(const char* doing, int error);
 
 class TlsStream {
  public:
-  // Records that one key seals. AES-GCM is good for 2^24.5 (RFC 8446, 5.5).
+  // The most records that one key seals. AES-GCM is safe up to 2^24.5 (RFC 8446, 5.5).
   static constexpr std::uint64_t kRecordsPerKey = 1u << 22;
   static constexpr std::size_t kScratchBytes = 64u << 10;
 
@@ -42,18 +42,20 @@ class TlsStream {
   TlsStream& operator=(const TlsStream&) = delete;
 
   enum class Step : std::uint8_t { kDone, kWantsRead, kWantsWrite };
-  // Until it is kDone, then not again. An error says in words why there is no connection; kRefused
-  // where the other end does not fit, kInvalid where it does not keep to the protocol.
+  // Call it until it returns kDone, then not again. An error says in words why there is no
+  // connection; kRefused where the other end does not fit, kInvalid where it breaks the protocol.
   Result<Step> Handshake();
 
-  // An error is the end of the connection: kClosed with different words for an end that the other
-  // end announced and for one that may be anybody's, kInvalid for what was changed on the way.
+  // An error is the end of the connection. It is kClosed, with different words for an end that the
+  // other end announced and for one that anybody may have caused. It is kInvalid for bytes that
+  // were changed on the way.
   Result<Moved> Read(std::span<std::byte> into);
-  // Takes what there is room for, sends what there is; also without anything to take.
+  // Takes as many bytes as it has room for and sends as many as it can; also call it with nothing
+  // to take.
   Result<Moved> Write(std::span<const iovec> from);
   // Read has more to give without another look at the socket.
   bool holds_input() const { return !in_.empty() || SSL_pending(ssl_.get()) > 0; }
-  // Bytes are left that Write has to send.
+  // Write still has bytes to send.
   bool owes() const { return out_begin_ < out_.size(); }
   // Announces the end of this connection, if the socket takes that at once.
   void SayGoodbye();
@@ -77,7 +79,7 @@ class TlsStream {
   const std::span<std::byte> scratch_;
   const std::uint64_t records_per_key_;
   tls::SslPtr ssl_;
-  std::span<const std::byte> in_;  // of the scratch memory, not decrypted yet
+  std::span<const std::byte> in_;  // bytes in the scratch memory that are not decrypted yet
   std::vector<std::byte> out_;     // encrypted, from out_begin_ on; within its capacity
   std::size_t out_begin_ = 0;
   bool socket_empty_ = false;  // at the last look

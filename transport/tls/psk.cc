@@ -30,7 +30,7 @@ int KeyIndex() {
   return index;
 }
 
-// The session that stands for the key: the way in which OpenSSL takes an external PSK.
+// The session that stands for the key: OpenSSL takes an external PSK in this form.
 SSL_SESSION* SessionOfKey(SSL* ssl) {
   const auto* key = static_cast<const Key*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), KeyIndex()));
   SSL_SESSION* session = SSL_SESSION_new();
@@ -69,7 +69,7 @@ int HelloIndex() {
   return index;
 }
 
-// OpenSSL comes here between any two steps of the handshake.
+// OpenSSL calls it between any two steps of the handshake.
 void TellOfHello(const SSL* ssl, int /*where*/, int /*value*/) {
   // The key's session is in force only once the hello's binder has been verified.
   if (SSL_session_reused(ssl) != 1) return;
@@ -117,7 +117,7 @@ ContextPtr MakeContext(Role role, const Key& key) {
   const bool fit = SSL_CTX_set_ciphersuites(raw, kCipher) == 1 &&
                    SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION) == 1;
   LOCKSTEP_CHECK(fit, "OpenSSL does not have {}", kCipher);
-  // The key is all there is to trust: no tickets, nothing to resume.
+  // Only the key is trusted: no tickets, nothing to resume.
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(raw, SSL_OP_NO_TICKET);
   SSL_CTX_set_num_tickets(raw, 0);
@@ -125,7 +125,7 @@ ContextPtr MakeContext(Role role, const Key& key) {
     SSL_CTX_set_psk_find_session_callback(raw, FindSession);
   } else {
     SSL_CTX_set_psk_use_session_callback(raw, UseSession);
-    // Whoever answers with a certificate instead is not believed: there is no authority.
+    // A peer that answers with a certificate instead is not believed: there is no authority.
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER, nullptr);
   }
   return context;

@@ -55,7 +55,7 @@ bool SocketAddress::any() const {
   return reinterpret_cast<const sockaddr_in&>(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-// All of 127.0.0.0/8 is on the loopback device, also what it does not list as its address.
+// All of 127.0.0.0/8 is on the loopback device, also addresses that it does not list.
 std::string SocketAddress::LoopbackDevice() const {
   const bool loopback =
       storage_.ss_family == AF_INET6

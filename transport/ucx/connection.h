@@ -1,4 +1,4 @@
-// The state of one connection. No logic: the engine moves it.
+// The state of one connection. It has no logic: the engine moves it.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Connection {
     kHandshaking,
     kRefused,  // the proof failed; the other end is being told, and `reason` is why
     kUp,
-    kClosing,  // nothing is sent or taken in any more; waits for UCX to let go, and `reason` is why
+    kClosing,  // no traffic any more; waits until UCX lets go, and `reason` is why
   };
 
   Connection(PeerId peer, std::uint64_t number, std::optional<MemberId> whom, Handshake::Role role,
@@ -33,30 +33,32 @@ struct Connection {
 
   const PeerId id;
   const std::uint64_t local;  // the number by which the other end names this connection
-  std::uint64_t remote = 0;   // by which it is named to the other end; 0: not heard yet
+  std::uint64_t remote = 0;   // the other end's number for it; 0: not heard yet
   const std::optional<MemberId>
-      wanted;  // the connecting end: whom it wants; the accepting end: nothing
+      wanted;  // the connecting end: the wanted member; the accepting end: nullopt
   std::unique_ptr<Endpoint> endpoint;
   Handshake handshake;
   State state = State::kHandshaking;
   bool was_up = false;
   Error reason;
-  bool broken = false;  // UCX has said so: nothing reaches the other end any more
+  bool broken = false;  // UCX has reported that nothing reaches the other end any more
   Time begun;           // when its endpoint was made
   bool heard = false;   // something has come from the other end
-  // kClosing: until then at most the endpoint stays, so that the other end can be told
-  // (kAddresses), or until UCX has made the connection (kListener).
+  // The end of kClosing. With kAddresses the endpoint stays at most until then, so that the other
+  // end can be told; with kListener, until UCX has made the connection.
   std::optional<Time> kept_until;
-  Time kept_at_most;  // kAddresses: however much of what was under way gets through meanwhile
+  Time kept_at_most;  // kAddresses: the limit, however much of the traffic under way gets through
+                      // meanwhile
 
-  std::size_t operations = 0;    // those that UCX works on
+  std::size_t operations = 0;    // operations that UCX works on
   std::size_t queued_bytes = 0;  // of small messages, see Options::send_queue_bytes
   std::size_t replies = 0;       // pieces and refusals that UCX works on
   std::uint32_t next_sent = 0;   // sequence numbers of messages
   std::uint32_t next_received = 0;
-  bool pinging = false;     // UCX works on one
+  bool pinging = false;     // UCX works on a ping
   std::size_t fetches = 0;  // outstanding
-  // Fetches of the peer whose answer comes later; with `replies` at most as many as it may have.
+  // Fetches of the peer whose answer comes later; together with `replies` at most as many as it may
+  // have.
   struct Deferred {
     std::uint64_t fetch = 0;
     std::uint64_t cookie = 0;

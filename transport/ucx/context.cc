@@ -18,10 +18,10 @@
 namespace lockstep::transport::ucx {
 namespace {
 
-// UCX's default of 20 s is what a death over shared memory or a lossy fabric takes to be noticed.
+// UCX's default of 20 s is the time until a death over shared memory or a lossy fabric is noticed.
 constexpr const char* kKeepaliveInterval = "1s";
 
-// `name` without the prefix UCX_, by which the environment goes before us.
+// `name` has no prefix UCX_; the environment overrules it.
 void SetDefault(ucp_config_t* config, const std::string& name, const std::string& value) {
   if (std::getenv(("UCX_" + name).c_str()) != nullptr) return;
   const ucs_status_t status = ucp_config_modify(config, name.c_str(), value.c_str());
@@ -30,8 +30,8 @@ void SetDefault(ucp_config_t* config, const std::string& name, const std::string
   }
 }
 
-// The options of a transport are named without its name before 1.17, and then set it for every
-// transport that has one of that name.
+// Before 1.17 the options of a transport are named without its name, and then set it for every
+// transport that has an option of that name.
 bool TransportOptionsArePrefixed() { return LibraryHasMinor(17); }
 
 void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::string& value) {
@@ -39,17 +39,17 @@ void SetTcpDefault(ucp_config_t* config, const std::string& name, const std::str
   SetDefault(config, TransportOptionsArePrefixed() ? "TCP_" + name : name, value);
 }
 
-// Over TCP UCX emulates puts. When a peer goes while a put to it is not acknowledged yet, the
-// acknowledgement may still be handled after the connection has failed, and where UCX is built with
-// assertions, as Debian's is, one of them (in tcp_ep.c, 1.13 to 1.22) then ends this process.
-// Without puts bulk takes active messages, which are as fast when they come in larger segments.
-// Both ends must agree on the size of segments.
+// Over TCP, UCX emulates puts. When a peer goes before it has acknowledged a put, UCX may still
+// handle the acknowledgement after the connection has failed. Where UCX is built with assertions,
+// as Debian's is, one of them (in tcp_ep.c, 1.13 to 1.22) then ends this process. Without puts,
+// bulk goes as active messages, which are as fast in larger segments. Both ends must agree on the
+// size of segments.
 //
-// Without a copy an active message ends twice when the socket refuses the rest of it
-// (uct_tcp_ep_sendv, 1.13 to 1.20), which ends the process in the same way; so over TCP they are
-// copied into UCX's segments. Before 1.17 the number of vectors, by which TCP alone can be told,
-// would be cma's too; there no transport sends active messages without a copy, and bulk over RDMA
-// and shared memory does not take them.
+// Without a copy, an active message ends twice when the socket refuses the rest of it
+// (uct_tcp_ep_sendv, 1.13 to 1.20), which ends the process in the same way. So over TCP messages
+// are copied into UCX's segments. Before 1.17 the number of vectors, the only way to set that for
+// TCP, would apply to cma too. There no transport sends active messages without a copy, and bulk
+// over RDMA and shared memory does not use them.
 void SetTcpDefaults(ucp_config_t* config) {
   SetTcpDefault(config, "PUT_ENABLE", "n");
   SetTcpDefault(config, "RX_SEG_SIZE", "256K");
@@ -61,7 +61,8 @@ void SetTcpDefaults(ucp_config_t* config) {
   }
 }
 
-// What `print` writes to the stream that it is given; empty where there is no memory for one.
+// The text that `print` writes to the stream that it is given; empty where there is no memory for
+// one.
 std::string Printed(const std::function<void(std::FILE*)>& print) {
   char* text = nullptr;
   std::size_t bytes = 0;
@@ -74,7 +75,7 @@ std::string Printed(const std::function<void(std::FILE*)>& print) {
   return printed;
 }
 
-// UCX_TLS as the environment and UCX's file have it. UCX has no other way to tell.
+// UCX_TLS from the environment and UCX's file. UCX has no other way to ask for it.
 std::string TransportList(const ucp_config_t* config) {
   std::istringstream lines(Printed([config](std::FILE* stream) {
     ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
@@ -140,12 +141,13 @@ Result<std::unique_ptr<Context>> Context::Open(const std::string& listen_host, S
   if (status != UCS_OK) return Unavailable("it does not start", status, log);
   std::unique_ptr<Context> context(new Context(handle));
   if (const Status queried = context->Query(); !queried) return queried.error();
-  // Whatever the list was read as.
+  // This holds however the list was read.
   const auto tcp = [](const Way& way) { return way.transport == "tcp"; };
   if (scope == Scope::kWithoutTcp && std::ranges::any_of(context->ways_, tcp)) {
     return Error{ErrorCode::kUnavailable, "UCX takes its tcp although it was left out of UCX_TLS"};
   }
-  // A warning of a start that succeeded, as of a transport that UCX_TLS names in vain.
+  // A start that succeeded may have a warning, for instance about a transport that UCX_TLS names in
+  // vain.
   if (!log.text().empty()) spdlog::warn("ucx: {}", log.text());
   return context;
 }
@@ -167,8 +169,8 @@ Status Context::Query() {
 
 Context::~Context() { ucp_cleanup(context_); }
 
-// Lines of interest: "#     component 4  :  ib" and "#      resource 1  :  md 1  dev 1  flags --
-// tcp/lo". UCX has no other way to tell.
+// The lines that it reads: "#     component 4  :  ib" and "#      resource 1  :  md 1  dev 1  flags
+// -- tcp/lo". UCX has no other way to ask for it.
 void ReadPrintedContext(std::string_view printed, std::vector<std::string>& components,
                         std::vector<Way>& ways) {
   std::istringstream text{std::string(printed)};

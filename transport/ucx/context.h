@@ -1,4 +1,4 @@
-// UCX's context: its configuration, and what the library can do.
+// UCX's context: its configuration, and the library's abilities.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -14,33 +14,33 @@
 
 namespace lockstep::transport::ucx {
 
-// What UCX calls the status, as "Connection reset by remote peer".
+// UCX's name of the status, such as "Connection reset by remote peer".
 std::string Describe(ucs_status_t status);
 
-// Which of UCX's transports a context has.
+// The transports of UCX that a context has.
 enum class Scope : std::uint8_t {
   kAll,         // what the configuration allows
-  kWithoutTcp,  // the same without `tcp`, whose ports take memory writes from whoever reaches them
+  kWithoutTcp,  // the same without `tcp`, whose ports accept memory writes from any client
 };
 
 class Context {
  public:
-  // Takes UCX's configuration as its file and the environment have it, with defaults of ours where
-  // the environment says nothing: no puts over TCP; with kAll a shorter keep-alive interval, and no
-  // other network device than the loopback one when `listen_host` is on that (UCX would open ports
-  // on all of them); without TCP no keep-alive of UCX's. kUnavailable, with the reason, where there
-  // is no UCX (OpenLibrary), where it does not start, and where nothing is left without TCP.
+  // Takes UCX's configuration from its file and the environment, with defaults of ours where the
+  // environment sets nothing. There are no puts over TCP. kAll has a shorter keep-alive interval.
+  // It also has no network device but the loopback one when `listen_host` is on that (UCX would
+  // open ports on all). Without TCP, UCX's keep-alive is off. kUnavailable, with the reason, where
+  // there is no UCX (OpenLibrary), where it does not start, and where nothing is left without TCP.
   static Result<std::unique_ptr<Context>> Open(const std::string& listen_host, Scope scope);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   ucp_context_h get() const { return context_; }
-  // Asked of the library: UCX without CUDA takes a device pointer silently and crashes on it.
+  // The library was asked: UCX without CUDA takes a device pointer silently and crashes on it.
   bool supports_cuda() const { return supports_cuda_; }
-  // What UCX was built with and could load: "ib", "cuda_cpy".
+  // The components that UCX was built with and could load: "ib", "cuda_cpy".
   const std::vector<std::string>& components() const { return components_; }
-  // What it found and its configuration allows.
+  // The transports and devices that it found and its configuration allows.
   const std::vector<Way>& ways() const { return ways_; }
 
  private:
@@ -53,7 +53,7 @@ class Context {
   std::vector<Way> ways_;
 };
 
-// Components and ways out of what ucp_context_print_info prints.
+// Reads components and ways out of the text of ucp_context_print_info.
 void ReadPrintedContext(std::string_view printed, std::vector<std::string>& components,
                         std::vector<Way>& ways);
 

@@ -73,8 +73,8 @@ Result<std::unique_ptr<Endpoint>> Endpoint::Accept(const Worker& worker, ucp_con
 
 Endpoint::~Endpoint() {
   if (endpoint_ != nullptr) Close();
-  // Only where the worker goes down with it is the request still open here; the worker then takes
-  // it along.
+  // The request is still open here only when the worker goes down with it; the worker then takes it
+  // along.
   if (close_request_ != nullptr) ucp_request_free(close_request_);
   if (flush_request_ != nullptr) ucp_request_free(flush_request_);
 }
@@ -102,8 +102,8 @@ ucs_status_t Endpoint::Send(Frame frame, Operation* operation, const void* body,
                         UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   params.cb.send = &OperationPool::OnSendEnded;
   params.user_data = operation;
-  // With the reply flag the receiver learns from UCX on which endpoint the message came. Only that
-  // which a listener has accepted is found by it; all else by its number.
+  // With the reply flag, UCX tells the receiver on which endpoint the message came. Only a message
+  // that a listener has accepted is found by it; all others by their number.
   params.flags = flags | (frame == Frame::kHandshake ? UCP_AM_SEND_FLAG_REPLY : 0);
   params.memory_type = kind;
   void* request =

@@ -1,5 +1,5 @@
-// One end of a connection, in UCX's error mode PEER: a dead peer is an event. Owned by the data
-// thread.
+// One end of a connection, in UCX's error mode PEER: a dead peer is an event. It is owned by the
+// data thread.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -19,15 +19,15 @@ namespace lockstep::transport::ucx {
 
 class Endpoint {
  public:
-  // Connecting has only begun when this returns; what is sent meanwhile waits. Errors of `peer` go
-  // to the sink.
+  // The connection has only begun when this returns; operations that are started meanwhile wait.
+  // Errors of `peer` go to the sink.
   static Result<std::unique_ptr<Endpoint>> Connect(const Worker& worker, const SocketAddress& to,
                                                    PeerId peer, std::weak_ptr<EventSink> sink);
-  // Takes the request over, also on failure.
+  // It takes over the request, also on failure.
   static Result<std::unique_ptr<Endpoint>> Accept(const Worker& worker, ucp_conn_request_h request,
                                                   PeerId peer, std::weak_ptr<EventSink> sink);
-  // To the worker that has this address (Worker::Address), which must be one that UCX has made: it
-  // takes the bytes apart without asking whether they are. As with Connect it has only begun.
+  // Connects to the worker that has this address (Worker::Address). UCX must have made the address:
+  // it parses the bytes without checking them. As with Connect, the connection has only begun.
   static Result<std::unique_ptr<Endpoint>> ToWorker(const Worker& worker,
                                                     std::span<const std::byte> address, PeerId peer,
                                                     std::weak_ptr<EventSink> sink);
@@ -41,11 +41,11 @@ class Endpoint {
   // Sends the operation's header and body eagerly. UCS_OK: done, and there will be no callback;
   // UCS_INPROGRESS: the operation belongs to UCX until it ends; else the error.
   ucs_status_t SendEager(Frame frame, Operation* operation);
-  // Offers the memory to the receiver, who fetches it or refuses.
+  // Offers the memory to the receiver, which fetches it or refuses.
   ucs_status_t SendRendezvous(Frame frame, Operation* operation, const void* memory,
                               std::size_t bytes, ucs_memory_type_t kind);
 
-  // Begins to wait until what was sent has reached the other end's memory, or never will.
+  // Begins to wait until the sent data has reached the other end's memory, or never will.
   void Flush();
   // True once that is so. Progress drives it.
   bool Flushed() const;
@@ -53,7 +53,7 @@ class Endpoint {
   // Ends the connection by force. The operations under way end in later calls of Progress.
   void Close();
   bool closing() const { return closing_; }
-  // True once UCX has let go of the endpoint. Progress drives it.
+  // True once UCX has released the endpoint. Progress drives it.
   bool Closed();
 
   // The transports and devices that the bytes really take: "tcp/lo".

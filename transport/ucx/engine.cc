@@ -14,19 +14,18 @@
 namespace lockstep::transport::ucx {
 namespace {
 
-// Connections that have not proven anything yet, beside those of the job's members: what a stranger
-// can make us keep.
+// The most connections that have not proven anything yet, beside those of the job's members:
+// strangers cannot make us keep more.
 constexpr std::size_t kMaxStrangers = 64;
-// How long an end that was refused has to read why.
+// How long a refused end has to read the reason.
 constexpr Duration kFarewellTime = std::chrono::milliseconds(500);
-// How long an end that is left has to hear of it, from the last time on that something got through
-// to it, and in all; UcxTransport::Loop stops within kStopTime.
+// How long the other end has to receive the goodbye: from its last progress on, and in all;
+// UcxTransport::Loop stops within kStopTime.
 constexpr Duration kGoodbyeTime = std::chrono::seconds(1);
 constexpr Duration kLongestGoodbye = std::chrono::seconds(4);
-// A hello has an introduction and a message of the handshake, and some bytes that say how long they
-// are.
+// A hello has an introduction and a message of the handshake, and some bytes for their lengths.
 constexpr std::size_t kMaxHelloBytes = 2 * kMaxSealedBytes + Handshake::kMaxMessageBytes;
-// Attempts to connect of which only the endpoint came through, one after the other.
+// The most attempts in a row of which only the endpoint came through.
 constexpr std::uint32_t kMaxMissedEndpoints = 1024;
 // With kListener: how long UCX has to make a connection before it may be closed.
 constexpr Duration kSettlingTime = std::chrono::seconds(2);
@@ -86,12 +85,12 @@ Status Engine::Open(Handler* handler) {
   return {};
 }
 
-// RDMA notices that its peer is gone when something that it sends is not acknowledged. UCX can look
-// after that by itself, but while a connection is being made it then holds back requests that 1.13,
-// where it is built with assertions, ends the process for when the peer does not answer
-// (ucp_request.c:684); so its own keep-alive is off (Context::Open), and this is in its place.
-// Nobody answers a ping, and one that is not through yet says as much as another. What else is
-// under way says nothing: a piece that is being received is the other end's to send.
+// RDMA notices a dead peer when it does not acknowledge a send. UCX's own keep-alive would find it,
+// but while a connection is being made it holds back requests. UCX 1.13, where it is built with
+// assertions, ends the process for them when the peer does not answer (ucp_request.c:684). So its
+// keep-alive is off (Context::Open), and pings replace it. Nobody answers a ping, and one that is
+// not through yet is as good as another. Other traffic shows nothing: the other end sends the piece
+// that is being received.
 void Engine::PingAll() {
   for (const auto& [id, connection] : connections_) {
     if (connection->state != Connection::State::kUp || connection->pinging) continue;
@@ -108,7 +107,7 @@ bool Engine::NothingNoted() const {
          failing_.empty();
 }
 
-// A handler that is called here may add to any of the lists; what is added waits for the next turn.
+// A handler that is called here may add to any of the lists; additions wait for the next turn.
 bool Engine::Turn() {
   bool any = worker_->Progress();
   operations_->TakeEnded(ended_);
@@ -148,7 +147,7 @@ Connection* Engine::Find(PeerId peer) {
 
 Connection& Engine::Add(std::optional<MemberId> whom, Handshake::Role role) {
   const PeerId id(next_peer_++);
-  // Nobody else is to guess it; 0 is nobody's.
+  // Nobody else must be able to guess it; 0 belongs to no connection.
   std::uint64_t number = 0;
   while (number == 0 || by_number_.contains(number)) {
     number = std::uint64_t{random_()} << 32 | random_();
@@ -255,17 +254,16 @@ void Engine::NoteHello(const ActiveMessage& message) {
   hellos_.push_back({*from, {body, body + message.bytes}});
 }
 
-// UCX joins the endpoint that one of two workers makes to the other with the one that the other has
-// made or makes to it: the first with the first, the second with the second, and so on. Where the
-// other end has made some of which this end has heard nothing (attempts to connect that ended
-// before their hello had come), the next one made here would be joined with one that is closed over
-// there, and so would all later ones. So the hello tells how many there were, and those are made
-// here too, and closed.
+// UCX joins the endpoints that two workers make to each other in their order: the first with the
+// first, the second with the second, and so on. The other end may have made some of which this end
+// has heard nothing, in attempts that ended before their hello came. Then the next one made here
+// would be joined with a closed one there, and so would all later ones. So the hello carries their
+// number, and the same number is made here too, and closed.
 void Engine::Accept(const Hello& hello) {
   std::span<const std::byte> body = hello.body;
   const auto introduction = DecodeIntroduction(body);
   if (!introduction || stopping_ || strangers_ >= MostStrangers()) return;
-  // Said already.
+  // It was reported already.
   for (const auto& [id, connection] : connections_) {
     if (connection->remote == hello.from) return;
   }
@@ -297,8 +295,8 @@ void Engine::Accept(const Hello& hello) {
   TakeHandshake(connection, body);
 }
 
-// Null: nobody's, or that of one that is being closed. Not an error: it may come late, or be a
-// stranger's.
+// Null: it belongs to no connection, or to one that is being closed. That is no error: it may come
+// late, or from a stranger.
 Connection* Engine::FindFor(const ActiveMessage& message) {
   const auto to = DecodeTo(message.header);
   if (!to) return nullptr;
@@ -325,7 +323,7 @@ bool Engine::OnActiveMessage(const ActiveMessage& message) {
   if (found == nullptr) return false;
   Connection& connection = *found;
   if (message.frame == Frame::kGoodbye && IsGoodbye(message.header)) {
-    // Nothing more is to be told to it.
+    // Nothing more is to be sent to it.
     connection.broken = true;
     Fail(connection, {ErrorCode::kClosed, "the other end has closed the connection"});
     return false;
@@ -426,8 +424,8 @@ void Engine::Fail(Connection& connection, Error reason) {
   failing_.push_back(connection.id);
 }
 
-// Without a listener UCX does not tell the other end that its peer closes; a stopped process would
-// be as good. False: it cannot be told, or need not.
+// Without a listener, UCX does not tell the other end that its peer closes; it would look like a
+// stopped process. False: it cannot be told, or need not.
 bool Engine::SayGoodbye(Connection& connection) {
   if (wiring_ == UcxWiring::kListener || connection.remote == 0 || connection.broken) return false;
   if (!SendFrame(connection, Operation::Kind::kSend, Frame::kGoodbye,
@@ -440,20 +438,20 @@ bool Engine::SayGoodbye(Connection& connection) {
   return true;
 }
 
-// The goodbye goes out behind the pieces that are under way. Whoever takes those is there to hear
-// it, however busy its machine is.
+// The goodbye goes out behind the pieces that are under way. A peer that takes those is there to
+// receive it, however busy its machine is.
 void Engine::KeepWhileItTakes(Connection& connection) const {
   connection.kept_until = std::min(MonotonicNow() + kGoodbyeTime, connection.kept_at_most);
 }
 
-// UCX has made the connection: the hello has left, or something has come.
+// UCX has made the connection: the hello has left, or something has arrived.
 bool Engine::Settled(const Connection& connection) const {
   return connection.heard || (connection.wanted && connection.operations == 0);
 }
 
-// While UCX makes a connection through its listener it waits until a socket can be written to.
-// Closed at that moment the socket goes, what was noted for it is handed to whatever connection
-// gets its number next, and there an assertion of a UCX that is built with them (Debian's 1.13;
+// While UCX makes a connection through its listener, it waits until a socket can be written to. If
+// it is closed at that moment, the socket goes, and the events noted for it reach the connection
+// that gets its number next. There an assertion of a UCX that is built with them (Debian's 1.13;
 // tcp_sockcm_ep.c:416) ends the process. So a connection is made before it is closed.
 bool Engine::KeepUntilSettled(Connection& connection) {
   if (wiring_ != UcxWiring::kListener || connection.broken || Settled(connection)) return false;
@@ -469,7 +467,7 @@ void Engine::CloseEndpoint(Connection& connection) {
 void Engine::Shut(Connection& connection) {
   if (!SayGoodbye(connection) && !KeepUntilSettled(connection)) CloseEndpoint(connection);
   closing_.push_back(connection.id);
-  // Those that UCX is receiving end when it lets go of them.
+  // Fetches that UCX is receiving end when it releases them.
   std::vector<FetchId> waiting;
   for (const auto& [id, fetch] : fetches_) {
     if (fetch.peer == connection.id && !fetch.receiving) waiting.push_back(id);

@@ -1,9 +1,9 @@
-// What the data thread does: connections, messages, fetches and serves over UCX. Everything here
+// The work of the data thread: connections, messages, fetches and serves over UCX. Everything here
 // runs on that thread, except the constructor, and Register and Unregister before Open.
 //
-// UCX's callbacks deliver incoming messages to the handler at once, in order; all that ends or
-// closes something is only noted there and done in Turn, because UCX must not be asked to close
-// anything, nor to progress, from within.
+// UCX's callbacks deliver incoming messages to the handler at once, in order. Ends and closings are
+// only noted there and carried out in Turn, because UCX must not be asked to close or to progress
+// from within.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@
 
 namespace lockstep::transport::ucx {
 
-// Larger pieces are no faster anywhere, and each pins its memory until it is through.
+// Larger pieces are no faster anywhere, and each pins its memory until it is sent.
 inline constexpr std::size_t kMaxPieceBytes = 4u << 20;
 inline constexpr std::size_t kMaxMessageBytes = 256u << 10;
 inline constexpr std::size_t kMaxFetchWindow = 256;
@@ -40,7 +40,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   // Runs a task on the data thread at a time.
   using Schedule = std::function<void(Time, std::function<void()>)>;
 
-  // kAddresses wants a context without TCP.
+  // kAddresses needs a context without TCP.
   Engine(Options options, UcxWiring wiring, std::unique_ptr<Context> context, Schedule schedule);
   ~Engine() override;
 
@@ -48,9 +48,9 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   const std::string& address() const { return address_; }
   Worker& worker() { return *worker_; }
 
-  // Progresses UCX and carries out what follows. True when there was something to do.
+  // Progresses UCX and carries out the consequences. True when there was something to do.
   bool Turn();
-  // Transfers or closings are under way, so that the other end's next step is near.
+  // Transfers or closings are under way, so the other end's next step is near.
   bool Busy() const;
   // Stops listening and begins to end all connections; further Turns finish that.
   void BeginStop();
@@ -58,7 +58,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   // A peer is connecting whose request has not come yet.
   bool Expecting() const { return listener_ != nullptr && listener_->HasConnections(); }
 
-  // As in Transport.
+  // Like Transport's function.
   void Connect(const MemberId& who, const std::string& address);
   void Close(PeerId peer, std::string reason);
   Result<RegionId> Register(MemoryKind kind, void* base, std::size_t bytes);
@@ -81,13 +81,13 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
     bool receiving = false;  // UCX writes to the destination
     bool given_up = false;   // only while receiving
   };
-  // The first frame of a connector, where there is no listener to bring it.
+  // The first frame of a connector, where no listener brings it.
   struct Hello {
     std::uint64_t from = 0;
     std::vector<std::byte> body;
   };
 
-  // engine.cc: connections.
+  // Functions in engine.cc: connections.
   Connection* Find(PeerId peer);
   Connection& Add(std::optional<MemberId> whom, Handshake::Role role);
   void Attach(Connection& connection, std::unique_ptr<Endpoint> endpoint);
@@ -97,14 +97,14 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   Result<std::unique_ptr<Endpoint>> MakeEndpoint(const std::vector<std::byte>& address,
                                                  PeerId peer);
   std::uint32_t& EndpointsMade(const std::vector<std::byte>& address);
-  void Forget(const Connection& connection);  // which has no endpoint
+  void Forget(const Connection& connection);  // the connection has no endpoint
   void NoteHello(const ActiveMessage& message);
   void OnHandshake(Connection& connection, const ActiveMessage& message);
   void TakeHandshake(Connection& connection, std::span<const std::byte> bytes);
   bool SendHandshake(Connection& connection, std::span<const std::byte> bytes);
   void Refuse(Connection& connection, Error error);
-  // From here on nothing is sent to the peer or taken from it; the rest follows in Turn.
-  // Idempotent.
+  // From here on nothing is sent to the peer or received from it; the rest follows in Turn. It is
+  // idempotent.
   void Fail(Connection& connection, Error reason);
   void FailMalformed(Connection& connection, const std::string& what);
   void PingAll();
@@ -119,7 +119,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
 
   std::size_t MostStrangers() const;
 
-  // exchange.cc: messages, fetches, serves.
+  // Functions in exchange.cc: messages, fetches, serves.
   bool SendFrame(Connection& connection, Operation::Kind kind, Frame frame,
                  const HeaderBytes& header, std::span<const std::byte> body, std::size_t charge);
   void OnMessage(Connection& connection, const ActiveMessage& message);
@@ -137,7 +137,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   Handler* handler_ = nullptr;
   std::string address_;
 
-  // UCX's objects, in the order in which they are made; they end in the other order.
+  // UCX's objects, in the order in which they are made; they end in reverse order.
   std::unique_ptr<Context> context_;
   std::shared_ptr<OperationPool> operations_ = std::make_shared<OperationPool>();
   std::unique_ptr<Worker> worker_;
@@ -147,8 +147,8 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   std::unordered_map<ucp_ep_h, Connection*> by_endpoint_;  // kListener
   std::unordered_map<std::uint64_t, PeerId> by_number_;    // Connection::local; all of them
   std::random_device random_;
-  // kAddresses: how many endpoints were made to an address (by its hash), and those that were made
-  // for nothing and are being closed; see Accept.
+  // kAddresses: the number of endpoints that were made to an address (by its hash), and the
+  // superfluous ones that are being closed; see Accept.
   std::unordered_map<std::size_t, std::uint32_t> endpoints_made_;
   std::vector<std::unique_ptr<Endpoint>> unused_;
   std::unordered_map<FetchId, PendingFetch> fetches_;
@@ -158,7 +158,7 @@ class Engine final : public EventSink, public std::enable_shared_from_this<Engin
   std::size_t operations_open_ = 0;  // of all connections
   bool stopping_ = false;
 
-  // Noted for Turn.
+  // Notes for Turn.
   std::vector<ucp_conn_request_h> requests_;
   std::vector<Hello> hellos_;
   std::vector<std::pair<FetchId, FetchStatus>> results_;

@@ -1,4 +1,4 @@
-// Where the callbacks of UCX arrive. They run inside Worker::Progress, on the data thread; no
+// The target of UCX's callbacks. They run inside Worker::Progress, on the data thread; no
 // implementation may progress the worker, close an endpoint or throw. The UCX objects hold a weak
 // reference to the sink.
 #pragma once
@@ -15,7 +15,7 @@ namespace lockstep::transport::ucx {
 
 struct ActiveMessage {
   Frame frame = Frame::kMessage;
-  ucp_ep_h endpoint = nullptr;  // that it came on; null: the sender did not let UCX say
+  ucp_ep_h endpoint = nullptr;  // the one it came on; null: the sender did not let UCX say
   std::span<const std::byte> header;
   // The body, or for a rendezvous its descriptor.
   void* data = nullptr;
@@ -28,7 +28,7 @@ struct ActiveMessage {
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  // False: this end does not want it. A rendezvous is then refused and its body does not travel.
+  // False: this end does not want it. A rendezvous is then refused and its body is not sent.
   virtual bool OnActiveMessage(const ActiveMessage& message) = 0;
   // The sink must accept or reject it, later.
   virtual void OnConnectionRequest(ucp_conn_request_h request) = 0;

@@ -1,4 +1,4 @@
-// The part of the engine that moves bytes: messages, fetches and serves.
+// The engine's part that moves bytes: messages, fetches and serves.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 namespace lockstep::transport::ucx {
 namespace {
 
-// What a message takes of its queue at least, so that empty ones are bounded too.
+// The least that a message takes of its queue, so that empty ones are bounded too.
 constexpr std::size_t kLeastCharge = 64;
-// Answers to one peer that UCX has not finished. A well-behaved peer stays below by its window
-// (kMaxFetchWindow).
+// The most answers to one peer that UCX has not finished. A well-behaved peer stays below by its
+// window (kMaxFetchWindow).
 constexpr std::size_t kMaxReplies = 4096;
-// Fetches that the peer has not answered, those given up included, in multiples of the window: a
-// stopped peer that is asked and given up on again and again must not gather an endless list of
-// questions.
+// The most fetches that the peer has not answered, abandoned ones included, in multiples of the
+// window. A stopped peer must not gather an endless list of requests that are given up again and
+// again.
 constexpr std::size_t kUnansweredPerWindow = 4;
 
 }  // namespace
@@ -159,7 +159,7 @@ void Engine::Provide(PeerId peer, std::uint64_t cookie, const Slice& slice) {
 void Engine::Serve(Connection& connection, const PieceHeader& piece, const ServeAnswer& answer) {
   LOCKSTEP_CHECK(answer.slice.bytes == piece.bytes, "{} bytes were asked for, {} are served",
                  piece.bytes, answer.slice.bytes);
-  if (connection.state != Connection::State::kUp) {  // closed by the handler, just now
+  if (connection.state != Connection::State::kUp) {  // the handler has just closed it
     handler_->OnServed(connection.id, answer.cookie);
     return;
   }
@@ -234,7 +234,7 @@ bool Engine::Receive(Connection& connection, FetchId id, PendingFetch& fetch, vo
     return true;
   }
   operations_->Release(operation);
-  if (request == nullptr) {  // eager, and copied already
+  if (request == nullptr) {  // it was eager, and is copied already
     EndFetch(id, FetchStatus::kOk);
     return true;
   }
@@ -258,8 +258,8 @@ void Engine::EndOperation(Operation* operation) {
   const bool replied = kind == Operation::Kind::kServe || kind == Operation::Kind::kReply;
   if (replied) --connection.replies;
   if (kind == Operation::Kind::kPing) connection.pinging = false;
-  // "Canceled" is how a receiver refuses a piece; every other error means that the connection is
-  // not to be trusted any more.
+  // "Canceled" means that the receiver refuses a piece; after any other error the connection is not
+  // to be trusted any more.
   const bool refused = kind == Operation::Kind::kServe && status == UCS_ERR_CANCELED;
   if (status != UCS_OK && !refused) OnEndpointError(connection.id, status);
   if (kind == Operation::Kind::kServe) handler_->OnServed(connection.id, cookie);

@@ -17,15 +17,15 @@ namespace {
 // A UCX with another number in its name would have other functions.
 constexpr const char* kFile = "libucp.so.0";
 
-// The file of the next such number; empty where this one has another one than ours.
+// The file with the next such number; empty where the number of this one is not ours.
 std::string NextFile(std::string file) {
   if (!file.ends_with(".so.0")) return {};
   file.back() = '1';
   return file;
 }
 
-// UCX's libraries stay as long as the process, since UCX patches functions of it, and are nobody
-// else's business: their symbols are not for what is loaded later.
+// UCX's libraries stay as long as the process, since UCX patches functions of it. Their symbols are
+// not visible to libraries that are loaded later.
 void* Load(const std::string& file) {
   return dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 }
@@ -42,8 +42,8 @@ Error Unavailable(std::string message) {
 Error NotLoaded(const std::string& file) {
   const char* said = dlerror();
   const std::string why = said != nullptr ? said : file + ": cannot be opened";
-  // Whatever else is wrong with it, or with a library that it needs, it is there. The loader does
-  // not always add the reason.
+  // The file exists, whatever else is wrong with it or with a library that it needs. The loader
+  // does not always add the reason.
   const std::string missing = file + ": cannot open shared object file";
   if (why != missing && why != missing + ": No such file or directory") {
     return Unavailable(fmt::format("UCX cannot be loaded: {}", why));
@@ -65,7 +65,7 @@ struct LibraryVersion {
 Status OpenLibrary(const std::string& file) {
   void* library = Load(file);
   if (library == nullptr) return NotLoaded(file);
-  // Before anything else, which another version may not have.
+  // It comes first, since another version may lack the other functions.
   void* const get_version = dlsym(library, "ucp_get_version");
   if (get_version == nullptr) {
     return Unavailable(fmt::format("{} is not UCX: it has no ucp_get_version", file));

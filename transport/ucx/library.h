@@ -1,8 +1,7 @@
-// UCX's library, which is opened when it is first asked for: so one program runs with UCX and
-// without it.
+// UCX's library, which is opened at its first use: so one program runs with UCX and without it.
 //
-// UCX's functions are variables here, with the names of its headers: whatever calls them in this
-// namespace reaches the library that was opened. What the list lacks the linker does not find.
+// UCX's functions are variables here, with the names of its headers: calls in this namespace reach
+// the library that was opened. The linker does not find functions that the list lacks.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -59,15 +58,16 @@ LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_DECLARE)
 inline constexpr unsigned kMajor = 1;
 inline constexpr unsigned kOldestMinor = 13;
 
-// Opens the library as the dynamic loader finds it (in LD_LIBRARY_PATH, in the folder that UCX_ROOT
-// chose at build, in the system's), once for the process and for good: UCX cannot be unloaded. Any
-// thread. kUnavailable, with the reason, where there is none or another than this works with.
+// Opens the library that the dynamic loader finds: in LD_LIBRARY_PATH, in the folder that UCX_ROOT
+// chose at build, or in the system's. It does so once for the process and for good: UCX cannot be
+// unloaded. Any thread may call it. kUnavailable, with the reason, where there is no library or an
+// unsupported one.
 Status OpenLibrary();
 
-// The same with this file, where none has been opened yet; a name without a slash is looked for.
+// The same with this file, where none has been opened yet; a name without a slash is searched.
 Status OpenLibrary(const std::string& file);
 
-// Of what was opened.
+// The version of the opened library.
 bool LibraryHasMinor(unsigned minor);  // it is this one of UCX 1 or a later one
 std::string LibraryFile();
 

@@ -1,4 +1,4 @@
-// Listens for connections to a worker. Owned by the data thread; closed before the worker.
+// Listens for connections to a worker. It is owned by the data thread and closed before the worker.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -14,7 +14,7 @@ namespace lockstep::transport::ucx {
 
 class Listener {
  public:
-  // On a port of the kernel's choice.
+  // Listens on a port of the kernel's choice.
   static Result<std::unique_ptr<Listener>> Open(const Worker& worker, const std::string& host,
                                                 std::weak_ptr<EventSink> sink);
   ~Listener();
@@ -23,9 +23,9 @@ class Listener {
 
   const std::string& address() const { return address_; }
   void Reject(ucp_conn_request_h request);
-  // Whether the kernel knows of a connection to the listening socket. UCX accepts one and waits for
-  // its request; if the listener ends meanwhile and the request comes after that, UCX (1.13
-  // to 1.18) calls back into the freed listener.
+  // Whether the kernel knows of a connection to the listening socket. UCX accepts a connection and
+  // waits for its request. If the listener ends meanwhile and the request comes after that, UCX
+  // (1.13 to 1.18) calls back into the freed listener.
   bool HasConnections() const;
 
  private:

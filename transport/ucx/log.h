@@ -1,17 +1,17 @@
-// What UCX has to say goes into our log, not to standard output.
+// UCX's output goes into our log, not to standard output.
 #pragma once
 
 #include <string>
 
 namespace lockstep::transport::ucx {
 
-// From here on, for the whole process: UCX's errors and warnings become log lines of ours at level
-// debug, since whatever matters of them also reaches us as a status. With UCX_LOG_LEVEL set by the
-// user UCX logs as it does by itself. Idempotent.
+// Changes the log for the whole process: UCX's errors and warnings become our log lines at level
+// debug, since important ones also reach us as a status. With UCX_LOG_LEVEL set by the user, UCX
+// logs as it does by itself. It is idempotent.
 void RouteUcxLog();
 
-// While one lives, the errors and warnings that UCX raises on this thread are kept here instead.
-// Does not nest.
+// While an object lives, the errors and warnings that UCX raises on this thread are kept in it
+// instead. It does not nest.
 class LogCapture {
  public:
   LogCapture();

@@ -43,7 +43,7 @@ class PathList {
   std::vector<std::string> ways_;
 };
 
-// The words after the way, from "md[1]" on, say what the lane is for. Where the only one is
+// The words after the way, from "md[1]" on, name the uses of the lane. Where the only one is
 // "keepalive", or "wireup" as well, it carries none of our bytes.
 bool CarriesData(std::string_view uses) {
   for (const std::string_view use : {" am", " rma", " tag", " amo"}) {
@@ -97,8 +97,8 @@ PathReport QueriedPath(ucp_ep_h endpoint) {
   attributes.transports.entry_size = sizeof(ucp_transport_entry_t);
   PathList paths;
   if (ucp_ep_query(endpoint, &attributes) != UCS_OK) return paths.Report();
-  // What each is for is not told. Beside a connected transport the datagrams are only for wiring up
-  // and keeping alive.
+  // UCX does not name their uses. Beside a connected transport, the datagrams are only for wiring
+  // up and keeping alive.
   const auto used = std::span(entries).first(attributes.transports.num_entries);
   const bool connected = std::ranges::any_of(used, [](const ucp_transport_entry_t& entry) {
     const std::string_view name = entry.transport_name;

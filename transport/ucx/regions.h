@@ -1,6 +1,6 @@
-// The memory that the transport may read and write. To UCX it is ordinary memory: it registers what
-// a rendezvous touches and keeps that in a cache of its own. A handle of ours would not be
-// invalidated when a peer fails in the middle of a transfer.
+// The memory that the transport may read and write. To UCX it is ordinary memory: it registers the
+// memory that a rendezvous touches and keeps that in a cache of its own. A handle of ours would not
+// be invalidated when a peer fails in the middle of a transfer.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -26,7 +26,7 @@ class Regions {
 
   Result<RegionId> Add(MemoryKind kind, void* base, std::size_t bytes);
   void Remove(RegionId region);
-  // Nothing when the slice is not inside a region.
+  // nullopt when the slice is not inside a region.
   std::optional<Memory> Find(const Slice& slice) const;
 
  private:

@@ -16,7 +16,7 @@ Report Describe() {
   }
   report.version = ucp_get_version_string();
   report.library = LibraryFile();
-  // An address of all interfaces, so that no device is left out.
+  // It is an address of all interfaces, so that no device is left out.
   const auto context = Context::Open("0.0.0.0", Scope::kAll);
   if (!context) {
     report.error = context.error().message;

@@ -1,4 +1,4 @@
-// What the UCX library at hand is and finds on this machine, for people who ask.
+// The present UCX library and its transports on this machine, for people who ask.
 #pragma once
 
 #include <string>
@@ -12,13 +12,14 @@ struct Report {
   std::string built_with;               // the headers: "1.13"
   std::string version;                  // the library that runs: "1.13.1"; empty: there is none
   std::string library;                  // its file
-  std::string error;                    // why it is not there or does not start; the rest is empty
-  std::vector<std::string> components;  // what it was built with and could load: "ib", "cuda_cpy"
-  std::vector<Way> ways;                // what it found and the environment allows
+  std::string error;                    // why it is missing or does not start; the rest is empty
+  std::vector<std::string> components;  // components that it was built with and could load: "ib",
+                                        // "cuda_cpy"
+  std::vector<Way> ways;                // ways that it found and the environment allows
   bool cuda_memory = false;
 };
 
-// Opens a context and asks. Any thread; not inside a LogCapture.
+// Opens a context and asks it. Any thread may call it, but not inside a LogCapture.
 Report Describe();
 
 }  // namespace lockstep::transport::ucx

@@ -1,4 +1,4 @@
-// What other threads ask of the data thread, and its timers.
+// Tasks of other threads for the data thread, and its timers.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ class TaskQueue {
  public:
   using Task = std::function<void()>;
 
-  // Any thread. Tasks posted before Open run after it; those posted after Close are dropped.
+  // Any thread may call it. Tasks posted before Open run after it; those posted after Close are
+  // dropped.
   void Post(Task task);
 
-  // The rest: the data thread.
+  // Only the data thread calls the rest.
 
   // From here on Post calls `wake` when another thread than this one posts into an empty queue.
   void Open(Task wake);
-  // Drops what has not run. `wake` is not called any more once this returns.
+  // Drops the tasks that have not run. `wake` is not called any more once this returns.
   void Close();
   void PostAt(Time when, Task task);
   // Runs the tasks posted before the call and the timers that are due. True if there were any.

@@ -6,7 +6,7 @@
 namespace lockstep::transport::ucx {
 namespace {
 
-// Also as it is written to be taken literally, and for wiring up alone: "\tcp", "tcp:aux".
+// Also matches the literal form and the one for wiring up alone: "\tcp", "tcp:aux".
 bool IsTcp(std::string_view item) {
   while (item.starts_with('\\') || item.starts_with(' ')) item.remove_prefix(1);
   return item.substr(0, item.find_first_of(": ")) == "tcp";

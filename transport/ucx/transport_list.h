@@ -6,8 +6,9 @@
 
 namespace lockstep::transport::ucx {
 
-// "rc,tcp,self" becomes "rc,self", "all" and "^rc" become "^tcp" and "^rc,tcp". Empty: the list
-// names nothing else. Who must not have tcp looks at what UCX then took as well.
+// "rc,tcp,self" becomes "rc,self", "all" and "^rc" become "^tcp" and "^rc,tcp". The result is empty
+// when the list names nothing else. A caller that must not have tcp also checks the transports that
+// UCX then took.
 std::string WithoutTcp(std::string_view list);
 
 }  // namespace lockstep::transport::ucx

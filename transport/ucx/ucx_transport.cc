@@ -25,13 +25,13 @@ using ucx::Context;
 using ucx::Engine;
 using ucx::TaskQueue;
 
-// While transfers are under way the next event is near, and looking for it is cheaper than
-// sleeping; the processor is offered to others between two looks.
+// While transfers are under way the next event is near, and polling is cheaper than sleeping;
+// between two polls the processor is offered to others.
 constexpr Duration kSpin = std::chrono::microseconds(50);
 // UCX has been seen to lose wake-ups, so no sleep is longer.
 constexpr Duration kBusyNap = std::chrono::milliseconds(1);
 constexpr Duration kIdleNap = std::chrono::milliseconds(5);
-// A stop does not wait longer for UCX to let go of connections.
+// A stop does not wait longer for UCX to release connections.
 constexpr Duration kStopTime = std::chrono::seconds(5);
 constexpr Duration kStrangerTime = std::chrono::milliseconds(200);
 
@@ -94,12 +94,12 @@ class UcxTransport final : public Transport {
   Capabilities capabilities_;
   const std::function<Status()> enter_;  // may be null
   TaskQueue tasks_;
-  std::shared_ptr<Engine> engine_;  // a weak one is in UCX's hands
+  std::shared_ptr<Engine> engine_;  // UCX holds a weak one
   std::string address_;
   std::thread thread_;
   std::atomic<std::thread::id> data_thread_{};
   bool started_ = false;
-  bool stopping_ = false;  // the data thread's
+  bool stopping_ = false;  // for the data thread only
 };
 
 UcxTransport::UcxTransport(Options options, UcxWiring wiring, std::unique_ptr<Context> context)
@@ -143,8 +143,8 @@ void UcxTransport::PostAt(Time when, std::function<void()> task) {
   }
 }
 
-// UCX's worker belongs to the thread that made it, so it is made and ended here. It takes a
-// device's memory by what is current on this thread.
+// UCX's worker belongs to the thread that made it, so the data thread makes and ends it. UCX takes
+// the memory of the device that is current on this thread.
 void UcxTransport::Run(Handler* handler, std::promise<Status> started) {
   pthread_setname_np(pthread_self(), "ucx-data");
   data_thread_ = std::this_thread::get_id();
@@ -178,7 +178,7 @@ void UcxTransport::Loop() {
   while (!engine_->Stopped() && MonotonicNow() < deadline) {
     if (!engine_->Turn()) engine_->worker().Wait(kBusyNap);
   }
-  // Who is connecting right now is waited for and refused; who does not say what it wants is not.
+  // A peer that is connecting right now is awaited and refused; one that sends no hello is not.
   const Time patience = MonotonicNow() + kStrangerTime;
   while (engine_->Expecting() && MonotonicNow() < patience) {
     if (!engine_->Turn()) engine_->worker().Wait(kBusyNap);

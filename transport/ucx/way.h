@@ -1,4 +1,4 @@
-// How UCX reaches something.
+// A way of UCX to reach a peer.
 #pragma once
 
 #include <string>

@@ -13,10 +13,9 @@
 // unused fields are zero.
 //
 // Each end of a connection has a random number for it; `to` is the receiver's, `from` the sender's.
-// By it a frame is told to which connection it belongs, whatever UCX thinks of its source: one that
-// comes late, for a connection that has ended or an incarnation that is gone, finds nobody. The
-// first frame of all, the connector's, is to 0. Where there is no listener to bring it its body
-// begins with an Introduction.
+// It assigns a frame to its connection, whatever UCX thinks of its source: a late one, for a
+// connection that has ended or an incarnation that is gone, finds nobody. The connector's first
+// frame has `to` 0. Where no listener brings it, its body begins with an Introduction.
 #pragma once
 
 #include <array>
@@ -31,7 +30,7 @@
 
 namespace lockstep::transport::ucx {
 
-// Also the active message id.
+// It is also the active message id.
 enum class Frame : std::uint8_t {
   kHandshake = 1,
   kMessage = 2,
@@ -65,9 +64,10 @@ struct PieceHeader {
   std::uint64_t bytes = 0;
 };
 
-// Who says hello to whom, where an address is all that the two ends have of each other.
+// The sender and receiver of a hello, where the two ends have only an address of each other.
 struct Introduction {
-  // How many endpoints of UCX the sender had made to the receiver before; see Engine::Accept.
+  // The number of UCX endpoints that the sender had made to the receiver before; see
+  // Engine::Accept.
   std::uint32_t endpoints = 0;
   std::string address;  // the sender's
 };
@@ -78,21 +78,22 @@ HeaderBytes EncodeFetch(std::uint64_t to, const FetchHeader& fetch);
 HeaderBytes EncodePiece(std::uint64_t to, const PieceHeader& piece);
 HeaderBytes EncodeGoodbye(std::uint64_t to);
 HeaderBytes EncodePing(std::uint64_t to);
-// What goes before the handshake's bytes in the body.
+// The bytes before the handshake's in the body.
 std::vector<std::byte> EncodeIntroduction(const Introduction& introduction,
                                           std::span<const std::byte> handshake);
 
-// To whom a frame of any kind is. Nothing where it does not even have a prefix of this version.
+// The receiver of a frame of any kind. nullopt where it does not even have a prefix of this
+// version.
 std::optional<std::uint64_t> DecodeTo(std::span<const std::byte> header);
 
-// Nothing for bytes that are no such header: a wrong length, version, frame or status, or an unused
+// nullopt for bytes that are no such header: a wrong length, version, frame or status, or an unused
 // field that is set. All have their `to`, whatever it is.
 std::optional<std::uint64_t> DecodeHandshake(std::span<const std::byte> header);  // from, not 0
 std::optional<std::uint32_t> DecodeMessage(std::span<const std::byte> header);
 std::optional<FetchHeader> DecodeFetch(std::span<const std::byte> header);
 std::optional<PieceHeader> DecodePiece(std::span<const std::byte> header);
 bool IsGoodbye(std::span<const std::byte> header);
-// Cuts the introduction off `body`, which is then the handshake's bytes.
+// Cuts the introduction off `body`, which then holds the handshake's bytes.
 std::optional<Introduction> DecodeIntroduction(std::span<const std::byte>& body);
 
 }  // namespace lockstep::transport::ucx

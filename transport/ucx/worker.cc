@@ -54,7 +54,7 @@ Status Worker::Listen(Frame frame, std::weak_ptr<EventSink> sink) {
   params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
   params.id = static_cast<unsigned>(frame);
-  // With persistent data a piece that UCX sends eagerly, as it may, is received like any other,
+  // With persistent data, a piece that UCX sends eagerly, as it may, is received like any other,
   // also into device memory.
   params.flags = UCP_AM_FLAG_WHOLE_MSG | (frame == Frame::kPiece ? UCP_AM_FLAG_PERSISTENT_DATA : 0);
   params.cb = &Worker::OnActiveMessage;
@@ -78,7 +78,7 @@ ucs_status_t Worker::OnActiveMessage(void* argument, const void* header, std::si
   message.receivable = message.rendezvous || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA) != 0;
   const auto sink = route->sink.lock();
   const bool wanted = sink != nullptr && sink->OnActiveMessage(message);
-  // Only a rendezvous may be answered with an error. A receive that was begun keeps its descriptor
+  // Only a rendezvous may be answered with an error. A receive that has begun keeps its descriptor
   // whatever we return.
   return wanted || !message.rendezvous ? UCS_OK : UCS_ERR_CANCELED;
 }
@@ -101,7 +101,7 @@ bool Worker::Progress() {
 }
 
 void Worker::Wait(Duration longest) {
-  // Anything but OK means that there is something to progress.
+  // A result other than OK means that there is something to progress.
   if (ucp_worker_arm(worker_) != UCS_OK) return;
   const auto nanoseconds = std::max<std::int64_t>(longest.count(), 0);
   timespec timeout{};

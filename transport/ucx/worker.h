@@ -26,14 +26,14 @@ class Worker {
 
   ucp_worker_h get() const { return worker_; }
 
-  // Of this worker in UCX's own form, for Endpoint::ToWorker.
+  // The address of this worker in UCX's own form, for Endpoint::ToWorker.
   Result<std::vector<std::byte>> Address() const;
 
-  // True when something happened. Bounded, so that tasks and timers get their turn.
+  // True when something happened. It is bounded, so that tasks and timers get their turn.
   bool Progress();
   // Sleeps until there is something to progress, Signal is called, or `longest` has passed.
   void Wait(Duration longest);
-  // Ends the Wait that is under way, or else the next one. Any thread.
+  // Ends the Wait that is under way, or else the next one. Any thread may call it.
   void Signal();
 
  private:
