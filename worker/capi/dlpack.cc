@@ -5,7 +5,7 @@
 namespace lockstep::capi {
 namespace {
 
-// Numbers of dlpack.h.
+// The numbers come from dlpack.h.
 constexpr std::int32_t kCpu = 1;
 constexpr std::int32_t kCuda = 2;
 constexpr std::uint8_t kFloat = 2;

@@ -1,4 +1,4 @@
-// A session's memory as a tensor that other libraries view, by the structures of DLPack
+// Presents a session's memory as a tensor that other libraries view, by the structures of DLPack
 // (github.com/dmlc/dlpack, dlpack.h).
 #pragma once
 
@@ -38,8 +38,8 @@ struct DLManagedTensor {
 
 namespace lockstep::capi {
 
-// `count` FP32 values at `at`, which stay as long as the tensor: until its deleter is called.
-// `gpu`: of the CUDA device of that number; below 0: of the host.
+// The tensor has `count` FP32 values at `at`, which stay as long as the tensor: until its deleter
+// is called. `gpu`: the number of the CUDA device; below 0: the host's memory.
 DLManagedTensor* MakeTensor(std::shared_ptr<const void> memory, const float* at,
                             std::uint64_t count, int gpu);
 

@@ -1,5 +1,5 @@
-// The C interface: turns what comes in into the session's terms, and Work and errors into C.
-// Decides nothing but which status an error is.
+// The C interface: converts arguments into the session's terms, and Work and errors into C. It
+// decides only which status an error is.
 #include "worker/capi/lockstep.h"
 
 #include <fmt/format.h>
@@ -38,17 +38,17 @@ struct lockstep_session {
   std::string device = "cpu";
   std::shared_ptr<lockstep::worker::ExchangeMemory> memory;  // the device's; null: the host's
   std::string config;
-  lockstep::worker::Work work;  // that was returned last
-  bool in_hand = false;         // and is not done
+  lockstep::worker::Work work;  // the work that was returned last
+  bool in_hand = false;         // the work is not done
   std::vector<lockstep_range> ranges;
-  std::vector<lockstep_metric> metrics;  // of the newest committed round
+  std::vector<lockstep_metric> metrics;  // metrics of the newest committed round
   std::string policy;                    // likewise
   std::vector<std::uint64_t> slow;
-  // Of the run in hand.
+  // The program's report on the present run.
   std::optional<double> waited_s;
   std::optional<std::uint64_t> samples_ahead;
   bool begun = false;  // lockstep_begin has returned LOCKSTEP_OK
-  bool tried = false;  // it was called
+  bool tried = false;  // lockstep_begin was called
 };
 
 struct lockstep_memory {
@@ -60,15 +60,15 @@ namespace {
 using lockstep::Error, lockstep::ErrorCode, lockstep::Status;
 namespace worker = lockstep::worker;
 
-constexpr double kLongSeconds = 1e9;  // with more of them nanoseconds are too many to count
+constexpr double kLongSeconds = 1e9;  // longer times are too many nanoseconds to count
 
-// For the calling thread, while what it returns is there; null where the memory is the host's.
+// Makes the device the calling thread's while the result exists; null where the memory is the
+// host's.
 std::shared_ptr<void> Visit(const lockstep_session& session) {
   return session.memory ? session.memory->streams()->Visit() : nullptr;
 }
 
-// What a program can do wrong is told here: from a coordinator it would hear that the connection
-// was closed.
+// A program's mistake is reported here: the coordinator would only close the connection.
 Status End(lockstep_session* session, worker::UnitResult result) {
   if (!session->in_hand || session->work.kind != worker::Work::Kind::kTrain) {
     return Error{ErrorCode::kInvalid, "lockstep_done without a run in hand"};
@@ -79,7 +79,7 @@ Status End(lockstep_session* session, worker::UnitResult result) {
                                                   result.samples, samples)};
   }
   if (const auto waited_s = std::exchange(session->waited_s, {})) {
-    constexpr double kMost = 1e6;  // more is as good as this
+    constexpr double kMost = 1e6;  // a larger value has the same effect
     result.waited = lockstep::FromSeconds(std::min(*waited_s, kMost));
   }
   result.samples_ahead = std::exchange(session->samples_ahead, {});
@@ -104,7 +104,7 @@ lockstep_status Fail(const Error& error) {
   }
 }
 
-// Nothing is thrown through C.
+// No exception passes through C.
 template <class F>
 lockstep_status Guarded(F&& body) {
   try {
@@ -128,8 +128,8 @@ lockstep::Status CheckSize(const T* structure, const char* name) {
 
 std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
 
-// Whatever the program's other threads hold may never be let go of: no handler of the end runs but
-// the one that was asked for, and nothing is waited for.
+// Other threads of the program may hold locks for ever. So only the requested handler runs, no
+// other handler of the end does, and nothing is waited for.
 [[noreturn]] void EndHung(const std::string& line, int signal) {
   spdlog::error("{}", line);
   spdlog::default_logger()->flush();
@@ -185,7 +185,7 @@ lockstep::Status Join(const lockstep_join_options& from, lockstep_session** sess
   return {};
 }
 
-// Where gradients, parameters and state are to be.
+// Chooses the memory of gradients, parameters and state.
 Status ChooseMemory(lockstep_session& session) {
   if (session.device == "cpu") return {};
   auto memory = worker::MakeDeviceMemory(session.device);
@@ -198,7 +198,7 @@ std::optional<double> AtLeastZero(double x) {
   return x < 0 ? std::nullopt : std::optional<double>(x);
 }
 
-// Empty where no tensor has a group.
+// The result is empty where no tensor has a group.
 worker::ParameterGroups GroupsOf(const lockstep_job& from) {
   worker::ParameterGroups groups;
   bool any = false;
@@ -370,7 +370,7 @@ lockstep_status lockstep_join(const lockstep_join_options* options, lockstep_ses
 }
 
 void lockstep_end(lockstep_session* session) {
-  // In a child that was forked off none of its threads are there, nor the device.
+  // A forked child has none of the session's threads, nor the device.
   if (session == nullptr || ::getpid() != session->process) return;
   if (session->memory) session->memory->streams()->Settle();
   delete session;

@@ -4,9 +4,9 @@
 // Memory. Pointers are memory of this device (for the CPU: plain memory) unless their comment says
 // "host". Matrices are row-major and dense. Images are channels-last: [rows, height, width,
 // channels]. Outputs do not overlap inputs unless said. Threads. An object is used by one thread at
-// a time. Calls take effect in the order in which they are made; a device may still be at work when
-// they return, and is not after TakeLossSums. Determinism. The same inputs give the same bits on
-// the same kind of device.
+// a time. Calls take effect in the order in which they are made. A device may still be at work when
+// they return; it is not after TakeLossSums. Determinism. The same inputs give the same bits on the
+// same kind of device.
 #pragma once
 
 #include <cstddef>
@@ -35,15 +35,15 @@ struct LossSums {
 
 enum class Transpose : bool { kNo, kYes };
 
-// The sizes in which a device computes well.
+// The sizes with which a device computes well.
 struct Granularity {
   std::size_t dense_rows = 0;     // rows of a sub-batch
-  std::size_t conv_rows = 0;      // the same of a model with convolutions
+  std::size_t conv_rows = 0;      // the same for a model with convolutions
   std::size_t columns_bytes = 0;  // of the neighbourhoods that are written at a time (Im2col)
 };
 
-// What a device throws when it fails (no memory left, say): one line for people. The object can
-// only be destroyed then. The CPU throws it by Allocate, and when it is made.
+// The exception of a device that fails, for instance without memory: one line for people. After it
+// the object can only be destroyed. The CPU throws it in Allocate, and when it is made.
 class DeviceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -58,20 +58,20 @@ class Compute {
 
   virtual std::string name() const = 0;  // for people
   virtual Granularity granularity() const = 0;
-  // Of a device with memory of its own: the way there and back. Null where the device's memory is
-  // the host's. Lives as long as this object.
+  // The link of a device with memory of its own. It is null where the device's memory is the
+  // host's, and lives as long as this object.
   virtual HostLink* host_link() { return nullptr; }
-  // Of a device with memory of its own: memory of it for the exchange, whose pointers this object
-  // can compute with. It may outlive this object. Null where the exchange cannot work there.
+  // Makes memory for the exchange on a device with memory of its own; this object can compute with
+  // its pointers. It may outlive this object. It is null where the exchange cannot work there.
   virtual std::shared_ptr<ExchangeMemory> MakeExchangeMemory() { return nullptr; }
 
-  // Zeroed, aligned to 64 bytes; DeviceArray below frees it.
+  // The memory is zeroed and aligned to 64 bytes; DeviceArray below frees it.
   virtual void* Allocate(std::size_t bytes) = 0;
   virtual void Free(void* memory) = 0;
 
-  // Brings host memory to the device; valid until the second Stage after this one, if the host's
-  // memory stays as it is for so long. The CPU gives back what it got. A device copies while it
-  // computes, so a Stage ahead of need costs no time.
+  // Brings host memory to the device; the result is valid until the second Stage after this one, if
+  // the host's memory is unchanged until then. The CPU returns its argument. A device copies while
+  // it computes, so an early Stage costs no time.
   virtual const float* Stage(std::span<const float> host) = 0;
 
   // c[m, n] = op(a)[m, k] * op(b)[k, n] + beta * c. A transposed operand lies in memory as [k, m]
@@ -92,7 +92,7 @@ class Compute {
   virtual void ChannelsLast(std::size_t rows, const ImageSize& image, const float* x, float* y) = 0;
   // The 3x3 neighbourhoods, zero beyond the edge: [rows * height * width, 9 * channels].
   virtual void Im2col(std::size_t rows, const ImageSize& image, const float* x, float* columns) = 0;
-  // Its adjoint: x = the sum of what the columns hold for each pixel.
+  // Its adjoint: x = the sum of the columns' values for each pixel.
   virtual void Col2im(std::size_t rows, const ImageSize& image, const float* columns, float* x) = 0;
   // y = max(0, 2x2 maximum of x + bias), stride 2; an odd last row or column is left out. `choice`
   // (one for each element of y) keeps which of the four it was, the first among equals, or that
@@ -107,7 +107,7 @@ class Compute {
 
   // y = x / (1 - p) where the element is kept, else 0. Element i of row r is decided by
   // `streams[r]` (host) and (layer, i) alone. `threshold` is p in units of 1/65536, below 65536;
-  // with 0, y = x and no stream is read. y may be x. Also its own backward pass.
+  // with 0, y = x and no stream is read. y may be x. It is also its own backward pass.
   virtual void Dropout(std::size_t rows, std::size_t columns, std::uint32_t threshold,
                        std::uint32_t layer, std::span<const RandomStream> streams, const float* x,
                        float* y) = 0;
@@ -129,7 +129,7 @@ class Compute {
   // with respect to the logits.
   virtual void SoftmaxLoss(std::size_t rows, std::size_t classes, const float* logits,
                            std::span<const std::uint16_t> labels, float* delta) = 0;
-  // The sums since the last call. Returns when everything that was asked for is done.
+  // The sums since the last call. It returns when all requested work is done.
   virtual LossSums TakeLossSums() = 0;
 };
 
@@ -139,23 +139,23 @@ class HostLink {
   using Ticket = std::uint32_t;
   virtual ~HostLink() = default;
 
-  // This host memory will be copied from or to often. Not for memory that may be unmapped, or its
-  // pages given back, while the device lives: copies would go on with the pages that were pinned.
-  // Any number of times for the same memory. Where it cannot be pinned, copies still work, slowly,
-  // as they do from memory that never was.
+  // This host memory will be copied often, in either direction. Do not pin memory that may be
+  // unmapped, or lose its pages, while the device lives: copies would continue with the pinned
+  // pages. The same memory may be pinned any number of times. Where it cannot be pinned, copies
+  // still work, but slowly, as for memory that was never pinned.
   virtual void Pin(std::span<const float> host) = 0;
 
-  // Computing that is asked for after this call sees `device` filled. `host` stays as it is until
-  // the next TakeLossSums.
+  // Work that is requested after this call sees `device` filled. `host` must not change until the
+  // next TakeLossSums.
   virtual void Upload(std::span<const float> host, float* device) = 0;
-  // In the order of computing.
+  // It runs in the order of computing.
   virtual void Zero(float* device, std::size_t count) = 0;
-  // Brings what `device` holds after all computing that was asked for so far to `host`, while the
-  // device goes on; nothing that is asked for later writes `device` before the ticket was waited
-  // for. Each ticket is waited for once; Wait returns when `host` is filled.
+  // Copies `device` to `host` after all work requested so far, while the device continues. No later
+  // work writes `device` before the ticket was waited for. Each ticket is waited for once; Wait
+  // returns when `host` is filled.
   virtual Ticket Download(const float* device, std::span<float> host) = 0;
   virtual void Wait(Ticket ticket) = 0;
-  // A ticket to wait until all computing that was asked for so far is done.
+  // Returns a ticket to wait until all work requested so far is done.
   virtual Ticket Mark() = 0;
 };
 

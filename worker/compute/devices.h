@@ -1,4 +1,4 @@
-// What a worker can compute on, by the names of device_memory.h.
+// Makes the devices of a worker, by the names of device_memory.h.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace lockstep::worker {
 
-// `precision` as compute.precision in the job's config; the CPU has fp32 only. Errors as
+// `precision` is compute.precision of the job's config; the CPU has fp32 only. Errors are those of
 // CheckDevice.
 Result<std::unique_ptr<Compute>> MakeCompute(const std::string& name, const std::string& precision);
 

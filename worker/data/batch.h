@@ -17,11 +17,11 @@ struct ImageShape {
   bool operator==(const ImageShape&) const = default;
 };
 
-// Host memory; grows to the largest batch and is used again.
+// It is host memory, grows to the largest batch, and is used again.
 struct Batch {
-  // Set by the caller before Dataset::FillBatch. Sample i is at position positions[i] of the
+  // The caller sets it before Dataset::FillBatch. Sample i is at position positions[i] of the
   // epoch's order, or, where that is empty, at first_position + i. All random draws for it
-  // (augmentation, dropout) depend on (seed, epoch, position) alone: not on the worker, nor on the
+  // (augmentation, dropout) depend on (seed, epoch, position) alone, not on the worker or the
   // batch.
   std::uint64_t seed = 0;
   std::uint32_t epoch = 0;
@@ -32,13 +32,13 @@ struct Batch {
     return positions.empty() ? first_position + sample : positions[sample];
   }
 
-  // Filled by Dataset::FillBatch.
+  // Dataset::FillBatch fills it.
   std::size_t samples = 0;
   std::vector<float> inputs;          // [samples, channels, height, width], at least
   std::vector<std::uint16_t> labels;  // [samples], at least
 };
 
-// What a draw is for; draws for different purposes are independent.
+// The purpose of a draw; draws for different purposes are independent.
 enum class DrawPurpose : std::uint64_t { kDropout = 0x64726F70, kAugmentation = 0x6175676D };
 
 inline RandomStream SampleStream(const Batch& batch, DrawPurpose purpose, std::size_t sample) {

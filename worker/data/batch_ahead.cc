@@ -21,14 +21,14 @@ Status BatchAhead::Reserve(std::size_t samples) {
   const Status fits =
       CheckMemory(values * sizeof(float), fmt::format("a unit of {} samples", samples));
   if (!fits) return fits;
-  std::vector<float>().swap(current_.inputs);  // replaced, not kept beside the new one
+  std::vector<float>().swap(current_.inputs);  // replaced, so that both never exist at once
   current_.inputs.resize(values);
   return {};
 }
 
 const Batch& BatchAhead::Train(std::uint32_t epoch, std::span<const SampleRange> ranges,
                                std::span<const std::uint32_t> indices) {
-  // Which samples stand at these positions follows from the epoch.
+  // The epoch determines the samples at these positions.
   if (std::exchange(prepared_, false) && ahead_.epoch == epoch &&
       std::ranges::equal(prepared_ranges_, ranges)) {
     std::swap(current_, ahead_);

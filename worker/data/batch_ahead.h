@@ -13,22 +13,23 @@
 
 namespace lockstep::worker {
 
-// One thread. The dataset outlives it.
+// It belongs to one thread, and the dataset outlives it.
 class BatchAhead {
  public:
   BatchAhead(const Dataset& dataset, std::uint64_t seed);
 
-  // Room for batches of so many samples. An error when the machine's memory is too small for one.
+  // Makes room for batches of so many samples. It returns an error when the machine's memory is too
+  // small for one.
   Status Reserve(std::size_t samples);
 
-  // The samples `indices`, which stand at the positions of `ranges` in the epoch's order. Valid
-  // until the next call of Train or Test.
+  // Returns the samples `indices`, which are at the positions of `ranges` in the epoch's order. The
+  // batch is valid until the next call of Train or Test.
   const Batch& Train(std::uint32_t epoch, std::span<const SampleRange> ranges,
                      std::span<const std::uint32_t> indices);
-  // Fills what the next Train is likely to want. Leaves alone what Train gave last.
+  // Fills the batch that the next Train probably wants. It does not touch the last result of Train.
   const Batch& Prepare(std::uint32_t epoch, std::span<const SampleRange> ranges,
                        std::span<const std::uint32_t> indices);
-  // Samples of the test set. Valid as what Train gives.
+  // Returns samples of the test set. The batch is valid as long as one of Train.
   const Batch& Test(std::span<const std::uint32_t> indices);
 
  private:
@@ -38,7 +39,7 @@ class BatchAhead {
   const Dataset& dataset_;
   Batch current_;
   Batch ahead_;
-  bool prepared_ = false;  // ahead_ is filled and was not used
+  bool prepared_ = false;  // ahead_ is filled and has not been used
   std::vector<SampleRange> prepared_ranges_;
 };
 

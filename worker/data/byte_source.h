@@ -1,5 +1,4 @@
-// Bytes in order, from a file (gzip-ed or not) or from memory: what the readers of data formats
-// read from.
+// Bytes in order, from a file (gzip-ed or not) or from memory, for the readers of data formats.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +14,16 @@ namespace lockstep::worker {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Fills `out` unless the source ends before; returns how many bytes it wrote. An error for bytes
-  // that cannot be had: a broken gzip stream, a read error.
+  // Fills `out` unless the source ends before; returns the number of bytes written. It returns an
+  // error for unreadable bytes: a broken gzip stream, a read error.
   virtual Result<std::size_t> Read(std::span<std::uint8_t> out) = 0;
-  // For error messages.
+  // The name is for error messages.
   virtual const std::string& name() const = 0;
 };
 
-// A file as it is, or unpacked when it starts as gzip does.
+// Opens a file, and unpacks it when it starts with gzip's header.
 Result<std::unique_ptr<ByteSource>> OpenFile(const std::string& path);
-// `bytes` outlive the source.
+// `bytes` outlives the source.
 std::unique_ptr<ByteSource> FromMemory(std::string name, std::span<const std::uint8_t> bytes);
 
 }  // namespace lockstep::worker

@@ -41,7 +41,8 @@ Status ReadCifar10(ByteSource& source, Samples& samples) {
       return Error{ErrorCode::kInvalid, fmt::format("{}: record {} has label {}, not one of 0..{}",
                                                     source.name(), index, record[0], kClasses - 1)};
     }
-    // Doubled here, where it can be refused: how much a gzip file comes to is not known before.
+    // It is doubled here, where that can be refused: the unpacked size of a gzip file is not known
+    // before.
     if (samples.pixels.capacity() < samples.pixels.size() + kShape.size()) {
       const std::size_t wanted =
           std::max(2 * samples.pixels.capacity(), std::size_t{1024} * kShape.size());

@@ -1,5 +1,4 @@
-// CIFAR-10 as its binary version is given out: records of a label and 3 x 32 x 32 bytes, channel by
-// channel.
+// CIFAR-10 in its binary version: records of a label and 3 x 32 x 32 bytes, channel by channel.
 #pragma once
 
 #include <memory>
@@ -14,7 +13,7 @@ namespace lockstep::worker {
 // Adds the records of one file.
 Status ReadCifar10(ByteSource& source, Samples& samples);
 
-// data_batch_1.bin .. data_batch_5.bin and test_batch.bin in `folder`.
+// Opens data_batch_1.bin .. data_batch_5.bin and test_batch.bin in `folder`.
 Result<std::unique_ptr<Dataset>> OpenCifar10(const std::string& folder);
 
 }  // namespace lockstep::worker

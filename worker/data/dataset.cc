@@ -49,7 +49,7 @@ class Sha256 {
 void AddSamples(Sha256& sha, const Samples& samples) {
   sha.AddNumber(samples.size());
   sha.Add(samples.pixels.data(), samples.pixels.size());
-  std::vector<std::uint8_t> labels;  // little-endian, whatever the machine
+  std::vector<std::uint8_t> labels;  // little-endian, on every machine
   labels.reserve(2 * samples.labels.size());
   for (std::uint16_t label : samples.labels) {
     labels.push_back(static_cast<std::uint8_t>(label));
@@ -58,7 +58,7 @@ void AddSamples(Sha256& sha, const Samples& samples) {
   sha.Add(labels.data(), labels.size());
 }
 
-// Mean and deviation out of exact integer sums: the same on every machine.
+// Mean and deviation come from exact integer sums: they are the same on every machine.
 void Normalization(const ImageShape& shape, const Samples& samples, std::vector<float>& factor,
                    std::vector<float>& offset) {
   const std::size_t plane = std::size_t{shape.height} * shape.width;
@@ -79,7 +79,7 @@ void Normalization(const ImageShape& shape, const Samples& samples, std::vector<
     const double count = static_cast<double>(plane) * samples.size();
     const double mean = static_cast<double>(sum) / count;
     const double variance = static_cast<double>(squares) / count - mean * mean;
-    // A channel of one value only is centred and otherwise left alone.
+    // A channel of one value is only centred.
     const double deviation = variance > 1e-6 ? std::sqrt(variance) : 255.0;
     factor.push_back(static_cast<float>(1.0 / deviation));
     offset.push_back(static_cast<float>(-mean / deviation));

@@ -15,7 +15,7 @@ namespace lockstep::worker {
 
 enum class Split : std::uint8_t { kTrain, kTest };
 
-// What the readers of the formats produce.
+// The result of the readers of the formats.
 struct Samples {
   std::vector<std::uint8_t> pixels;   // [size, channels, height, width]
   std::vector<std::uint16_t> labels;  // [size], each below the number of classes
@@ -23,11 +23,11 @@ struct Samples {
 };
 
 struct Augmentation {
-  std::uint32_t shift = 0;  // at most so many pixels in each direction; what comes in is black
+  std::uint32_t shift = 0;  // at most so many pixels in each direction; the new border is black
   bool flip = false;        // left and right, for every other sample
 };
 
-// Immutable but for the choice of augmentation; FillBatch may be called by several threads.
+// It is immutable but for the choice of augmentation; several threads may call FillBatch.
 class Dataset {
  public:
   Dataset(ImageShape shape, std::uint32_t classes, Samples train, Samples test);
@@ -35,14 +35,14 @@ class Dataset {
   ImageShape shape() const { return shape_; }
   std::uint32_t classes() const { return classes_; }
   std::uint32_t size(Split split) const { return split_of(split).size(); }
-  // SHA-256, hex, over shape, classes, pixels and labels of both splits. The same for the same
-  // contents in another file format.
+  // SHA-256, hex, over shape, classes, pixels and labels of both splits. It is the same for the
+  // same contents in another file format.
   const std::string& digest() const { return digest_; }
 
   void set_augmentation(const Augmentation& augmentation) { augmentation_ = augmentation; }
 
   // Fills samples, inputs and labels. Inputs are normalized by the mean and deviation of each
-  // channel over the training split. Training samples are augmented, by draws from the batch's
+  // channel over the training split. Training samples are augmented, with draws from the batch's
   // (seed, epoch, position). Indices are below size(split).
   void FillBatch(Split split, std::span<const std::uint32_t> indices, Batch& batch) const;
 
@@ -59,8 +59,8 @@ class Dataset {
   std::string digest_;
 };
 
-// The data set that the config names. `seed` is that of the job (for `synthetic`). Errors are one
-// line that names the file and what is wrong with it, or the key.
+// Opens the data set that the config names. `seed` is the job's (for `synthetic`). Errors are one
+// line that names the file and its defect, or the key.
 Result<std::unique_ptr<Dataset>> OpenDataset(const DataSection& config, std::uint64_t seed);
 
 }  // namespace lockstep::worker

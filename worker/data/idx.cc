@@ -30,9 +30,9 @@ Result<std::uint32_t> ReadNumber(ByteSource& source) {
 Result<IdxArray> ReadValues(ByteSource& source, IdxArray array, std::uint64_t total) {
   while (array.values.size() < total) {
     const std::size_t before = array.values.size();
-    // Doubling keeps the copies few; a lying header costs no more than twice what is there.
+    // Doubling keeps the copies few; a wrong header costs no more than twice the real data.
     const std::size_t more = std::min<std::uint64_t>(std::max(kChunk, before), total - before);
-    // Only what is there to be read takes memory, so a file that is cut off is told as such.
+    // Only data that exists takes memory, so a truncated file is reported as such.
     const Status fits = CheckMemory(before + more, source.name() + ": data");
     if (!fits) {
       const Status all = CheckMemory(total, source.name() + ": data");
@@ -55,7 +55,7 @@ Result<IdxArray> ReadValues(ByteSource& source, IdxArray array, std::uint64_t to
   return array;
 }
 
-// The file, plain or with .gz.
+// Reads the file, plain or with .gz.
 Result<IdxArray> ReadEither(const std::string& path, std::size_t dimensions) {
   auto source = OpenFile(path);
   if (!source && source.error().code == ErrorCode::kNotFound) {

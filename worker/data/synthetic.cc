@@ -15,9 +15,10 @@ namespace {
 
 constexpr std::uint64_t kPatterns = 0x73796E00, kTrainSamples = 0x73796E01,
                         kTestSamples = 0x73796E02;
-constexpr std::int64_t kPatternPercent = 75;  // how far a class's pattern stands out of the noise
+constexpr std::int64_t kPatternPercent = 75;  // how far a class's pattern is above the noise
 
-// Near to a normal distribution: mean 0, deviation about 38 (the sum of four uniform numbers).
+// It is close to a normal distribution: mean 0, deviation about 38 (the sum of four uniform
+// numbers).
 std::int64_t Noise(std::uint64_t word) {
   std::int64_t sum = 0;
   for (int i = 0; i < 4; ++i) sum += static_cast<std::int64_t>(word >> (16 * i) & 0xFFFF);
@@ -31,7 +32,7 @@ Samples Make(std::uint32_t size, std::uint32_t features, std::uint32_t classes,
   samples.pixels.resize(std::size_t{size} * features);
   std::uint8_t* pixel = samples.pixels.data();
   for (std::uint32_t s = 0; s < size; ++s) {
-    // Every class equally often, but for a rest.
+    // Every class occurs equally often, except for a remainder.
     const std::uint32_t label = s % classes;
     samples.labels[s] = static_cast<std::uint16_t>(label);
     const RandomStream random(seed, key, s);

@@ -1,5 +1,5 @@
-// A made-up data set: for each class a random pattern, each sample its class's pattern under noise.
-// Every model learns it.
+// A synthetic data set: each class has a random pattern, and each sample is its class's pattern
+// with noise. Every model learns it.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace lockstep::worker {
 
-// The same bytes on every machine for the same seed and sizes. A square number of features makes
-// square images.
+// It has the same bytes on every machine for the same seed and sizes. A square number of features
+// makes square images.
 Result<std::unique_ptr<Dataset>> MakeSynthetic(const DataSection& config, std::uint64_t seed);
 
 }  // namespace lockstep::worker

@@ -21,7 +21,8 @@ std::uint64_t TotalOf(const std::vector<Stretch>& stretches, bool odd, std::uint
                          });
 }
 
-// The one whose factors differ the most first, each so that the rounds that have less get more.
+// The stretch with the most different factors comes first, and each gives more to the rounds that
+// have less.
 void Balance(std::vector<Stretch>* stretches) {
   std::vector<Stretch*> matrices;
   for (Stretch& stretch : *stretches) {
@@ -31,7 +32,7 @@ void Balance(std::vector<Stretch>* stretches) {
     return std::max(part->rows, part->columns) - std::min(part->rows, part->columns);
   };
   std::ranges::stable_sort(matrices, std::ranges::greater{}, difference);
-  std::int64_t ahead = 0;  // of even rounds before odd ones
+  std::int64_t ahead = 0;  // even rounds compared to odd ones
   for (Stretch* part : matrices) {
     part->turned = (ahead > 0) == (part->rows > part->columns);
     const auto by = static_cast<std::int64_t>(difference(part));
@@ -50,10 +51,10 @@ Matrix MatrixOf(std::uint64_t first, const std::vector<std::uint64_t>& shape) {
   return {first, shape[0], columns};
 }
 
-// A factor of columns is as long however few rows there are, so with fewer rows than columns the
-// factors of all buckets together are the longer the more there are.
+// A factor of columns has the same length for few rows. So with fewer rows than columns, the
+// factors of all buckets together are longer the more buckets there are.
 std::uint64_t RowsOfBucket(const Matrix& matrix, std::uint64_t most, std::uint32_t rank) {
-  // A bucket is also what is copied at a time for who catches up, within a few rounds.
+  // A bucket is also the unit of the copy for a member that catches up, within a few rounds.
   constexpr std::uint64_t kMostNumbers = (16u << 20) / sizeof(float);
   const std::uint64_t usual = most / matrix.columns;
   const std::uint64_t large = std::min(matrix.columns, kMostNumbers / matrix.columns);
@@ -61,7 +62,7 @@ std::uint64_t RowsOfBucket(const Matrix& matrix, std::uint64_t most, std::uint32
   if (rows == 0) return 0;
   const std::uint64_t buckets = (matrix.rows + rows - 1) / rows;
   const std::uint64_t even = (matrix.rows + buckets - 1) / buckets;
-  // Fewer would not be factored.
+  // Fewer rows would not be factored.
   return std::max(even, std::min(rows, 2 * std::uint64_t{rank}));
 }
 
@@ -97,7 +98,7 @@ std::vector<Stretch> CutIntoStretches(std::uint64_t first, std::uint64_t count,
     stretch.known_at = known;
     for (std::size_t odd = 0; odd < behind.size(); ++odd) {
       behind[odd] += LengthOf(stretch, odd == 1, rank);
-      // What the other rounds send.
+      // The factor that the other rounds send.
       if (!stretch.dense()) known[odd] += LengthOf(stretch, odd == 0, rank);
     }
   }

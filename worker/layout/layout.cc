@@ -37,7 +37,7 @@ void CheckCover(const std::vector<FloatRange>& blocks) {
                  "the blocks of the model do not cover its {} parameters", total);
 }
 
-// Where a piece ends that begins at `at`: `most` numbers on at most, and not within a matrix that
+// The end of a piece that begins at `at`: at most `most` numbers on, and not within a matrix that
 // is shorter than that.
 std::uint64_t EndOfPiece(std::uint64_t at, std::uint64_t end, std::uint64_t most,
                          const std::vector<Matrix>& matrices) {
@@ -48,8 +48,8 @@ std::uint64_t EndOfPiece(std::uint64_t at, std::uint64_t end, std::uint64_t most
   return matrix.first > at && matrix.end() > at + most ? matrix.first : at + most;
 }
 
-// As CutPieces, but where matrices go as factors not within them, or, if they are long, between
-// their rows.
+// Like CutPieces, but not within matrices that are exchanged as factors, or, if they are long,
+// between their rows.
 std::vector<FloatRange> CutBlock(const FloatRange& block, std::uint64_t most,
                                  const Compression& compression) {
   if (compression.rank == 0) return CutPieces(block, most * sizeof(float));
@@ -78,8 +78,8 @@ std::vector<FloatRange> CutBlock(const FloatRange& block, std::uint64_t most,
 
 }  // namespace
 
-// In the order in which the backward pass finishes the blocks, so that "the first n buckets are
-// final" is one number.
+// Buckets have the order in which the backward pass finishes the blocks, so that "the first n
+// buckets are final" is one number.
 Layout::Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
                std::uint64_t number_bytes, Copies copies, const Compression& compression)
     : number_bytes_(number_bytes),
@@ -142,8 +142,8 @@ std::vector<FloatRange> Layout::FactorsWithin(const FloatRange& range) const {
   return factors;
 }
 
-// Slices begin at a grain, so no two owners share one, and each sum of squares is computed by one
-// owner alone, in the same order whoever that is (I1).
+// Slices begin at a grain, so no two owners share one. So one owner alone computes each sum of
+// squares, in the same order for any owner (I1).
 FloatRange Layout::NormsOf(const Slice& slice) const {
   return {norm_offset_ + numbers_per_norm() * GrainAt(slice.range.first),
           numbers_per_norm() * GrainsIn(slice.range.count)};
@@ -163,7 +163,7 @@ std::uint64_t Layout::GrainAt(std::uint64_t parameter) const {
   return grain_start_[bucket] + offset / kGrain;
 }
 
-// Where the sums are as a whole, however they are shared out, no shorter in this form, they are in
+// Where the sums as a whole, in any division among owners, are not shorter in this form, they have
 // the other one.
 std::uint32_t Layout::SumEntries(std::size_t contributions) const {
   if (kept_ == 0) return 0;
@@ -185,16 +185,16 @@ FloatRange Layout::InSum(const FloatRange& slice, std::uint32_t entries) const {
   return {numbers * GrainAt(slice.first), numbers * GrainsIn(slice.count)};
 }
 
-// Grains are dealt out by weight: owner i gets those between the sums of the weights before it and
-// up to it. So the shards of all owners cover each bucket exactly, whatever is rounded.
+// Grains are assigned by weight: owner i gets those between the sums of the weights before it and
+// up to it. So the shards of all owners cover each bucket exactly, with any rounding.
 std::vector<Slice> Layout::Cut(const std::vector<std::uint32_t>& weights, std::size_t self) const {
   const std::size_t n = weights.size();
   std::uint64_t total = 0;
   for (const std::uint32_t weight : weights) total += weight;
   std::vector<Slice> shard;
   for (std::uint32_t b = 0; b < bucket_count(); ++b) {
-    // The order of the owners turns from bucket to bucket, so that what rounding favours (who gets
-    // a bucket of few grains) is spread.
+    // The order of the owners rotates from bucket to bucket, so that the gains of rounding (an
+    // owner of a bucket with few grains) are spread.
     const std::size_t turn = b % n;
     std::uint64_t before = 0;
     for (std::size_t i = turn; i % n != self; ++i) before += weights[i % n];
@@ -245,7 +245,7 @@ std::vector<std::uint32_t> HeldBy(const OwnerMap& map, const MemberId& member) {
   return held;
 }
 
-// Equal ones and a rest, so that the window of fetches is a bound in bytes (I7).
+// The pieces are equal but for a remainder, so that the window of fetches is a bound in bytes (I7).
 std::vector<FloatRange> CutPieces(FloatRange range, std::uint64_t piece_bytes,
                                   std::uint64_t number_bytes) {
   const std::uint64_t most = std::max<std::uint64_t>(1, piece_bytes / number_bytes);

@@ -1,6 +1,7 @@
-// How the flat parameter vector is cut: buckets in the order the backward pass finishes them, each
-// bucket split among the owners, slices cut into pieces; and into copies, in which the state goes
-// to who catches up. Pure functions of their inputs: every member comes to the same cut by itself.
+// The cut of the flat parameter vector: buckets in the order the backward pass finishes them, each
+// bucket split among the owners, slices cut into pieces. It is also cut into copies, in which a
+// member that catches up gets the state. All are pure functions of their inputs: every member
+// computes the same cut by itself.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@
 
 namespace lockstep::worker {
 
-// Slices begin at multiples of the grain from their bucket's start; sums of squares for clipping
-// are taken for each grain, so that they do not depend on who owns what.
+// Slices begin at multiples of the grain from their bucket's start. Sums of squares for clipping
+// are taken for each grain, so that they do not depend on the owners.
 inline constexpr std::uint64_t kGrain = 1024;
 static_assert(kGrain == kSparseBlock);
 
-// [first, first + count) of the flat parameter vector, or of a buffer; in floats, which in
-// contributions and sums are of the type that the job exchanges (Layout::number_bytes).
+// [first, first + count) of the flat parameter vector, or of a buffer. It counts floats, which in
+// contributions and sums have the type that the job exchanges (Layout::number_bytes).
 struct FloatRange {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
@@ -36,33 +37,33 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-// How less is exchanged than all numbers of a gradient; as it is: all.
+// How less than all numbers of a gradient is exchanged; by default all are.
 struct Compression {
-  // So many numbers of each grain are in a contribution, in the sparse form (base/sparse_block.h).
+  // A contribution has so many numbers of each grain, in the sparse form (base/sparse_block.h).
   std::uint32_t kept = 0;
-  // Of these matrices, by offset, where they are large enough, a factor of this rank.
+  // These matrices, by offset, are exchanged as a factor of this rank where they are large enough.
   std::uint32_t rank = 0;
   std::vector<Matrix> matrices = {};
 };
 
 // An example: blocks of 3000 and 2000 floats, cut at buckets of 4096 floats at most, are two
-// buckets, [2000, 5000) and [0, 2000), because the backward pass finishes the last block of a model
-// first. Two owners of equal weight share the first one by grains of 1024 floats, [2000, 3024) and
-// [3024, 5000). So the vector is cut twice: by buckets, for time (what is final early can move
-// early), and within each bucket by owner, for balance (every owner has a share of each bucket, and
-// works all the time).
+// buckets, [2000, 5000) and [0, 2000). The backward pass finishes the last block of a model first.
+// Two owners of equal weight share the first one by grains of 1024 floats, [2000, 3024) and [3024,
+// 5000). So the vector is cut twice. The cut by buckets is for time: early final parts can move
+// early. The cut within each bucket by owner is for balance: every owner has a share of each
+// bucket, and works all the time.
 class Layout {
  public:
-  // What of the state is copied together, and stands at one round: a bucket, where an update can be
-  // applied to some buckets and not to others; all of it, where the program makes the update
-  // itself, which is of the whole.
+  // The part of the state that is copied together, and stands at one round. It is a bucket, where
+  // an update can be applied to single buckets. It is all of the state, where the program makes the
+  // update itself, for the whole.
   enum class Copies : std::uint8_t { kBuckets, kWhole };
 
   // `blocks`: the parameter blocks in the order in which the backward pass finishes them; together
   // they are [0, parameter_count). Neighbours are joined into buckets of about `bucket_bytes` of
-  // FP32; a longer block is cut. Matrices that go as factors
-  // are cut between their rows, into longer buckets where that makes the factors shorter.
-  // `number_bytes`: of a number in a contribution or a sum, 4 or 2.
+  // FP32; a longer block is cut. Matrices that are exchanged as factors are cut between their rows,
+  // into longer buckets where that makes the factors shorter. `number_bytes`: the size of a number
+  // in a contribution or a sum, 4 or 2.
   Layout(const std::vector<FloatRange>& blocks, std::uint64_t bucket_bytes,
          std::uint64_t number_bytes = sizeof(float), Copies copies = Copies::kBuckets,
          const Compression& compression = {});
@@ -80,72 +81,73 @@ class Layout {
   std::uint32_t copy_of(std::uint32_t bucket) const { return whole_ ? 0 : bucket; }
   std::uint64_t largest_copy() const { return whole_ ? parameter_count_ : largest_bucket_; }
 
-  // Where numbers are kept by the grain, contributions are grain after grain in the order of the
-  // buckets, each as long as any other. Sums are too, with as many entries for a grain as their
-  // contributions can have in it, unless all of its numbers take no more.
+  // With `kept`, contributions are grain after grain in the order of the buckets, each grain of the
+  // same length. Sums are too. A grain of theirs has as many entries as their contributions can
+  // have in it together, unless all of its numbers take no more.
   std::uint32_t kept() const { return kept_; }
-  // Where matrices are exchanged as factors, contributions and sums are those of bucket after
-  // bucket. To have a place for each slice a bucket's numbers are cut into as many equal lengths as
-  // it has grains, the last of them filled up with zeros.
+  // Where matrices are exchanged as factors, contributions and sums have bucket after bucket. So
+  // that each slice has a place, a bucket's numbers are cut into as many equal lengths as it has
+  // grains; the last one is filled up with zeros.
   //
-  // The last factors of both kinds are kept in a tensor of the optimizer's state, at the beginning
-  // of their stretch: first that of the rows. All else in that tensor is zero.
+  // A tensor of the optimizer's state keeps the last factors of both kinds, at the beginning of
+  // their stretch: first that of the rows. The rest of that tensor is zero.
   std::uint32_t rank() const { return rank_; }
   const std::vector<Stretch>& stretches(std::uint32_t bucket) const { return stretches_[bucket]; }
-  // What of that tensor is not zero, within `range`, by offset.
+  // The parts of that tensor within `range` that are not zero, by offset.
   std::vector<FloatRange> FactorsWithin(const FloatRange& range) const;
-  // What has to be copied of a tensor of state, of `tensors` behind the parameters, within `range`:
-  // all, or, of that one, the factors.
+  // The parts of a state tensor that have to be copied, of `tensors` after the parameters, within
+  // `range`. It is the whole range or, for the factors' tensor, the factors.
   std::vector<FloatRange> InStateTensor(std::uint32_t tensor, std::uint32_t tensors,
                                         const FloatRange& range) const {
     if (rank_ > 0 && tensor > 0 && tensor == tensors) return FactorsWithin(range);
     return {range};
   }
-  // Contributions have not all numbers of a gradient.
+  // Contributions have only some numbers of a gradient.
   bool compressed() const { return kept_ > 0 || rank_ > 0; }
   // The bucket that this parameter is in.
   std::uint32_t BucketOf(std::uint64_t parameter) const;
-  // In a sum, where a grain is not in the sparse form: how many numbers it has, but for the last
-  // one of a bucket, which may have fewer.
+  // For sums where a grain is not in the sparse form: how many numbers each grain has; the last one
+  // of a bucket may have fewer.
   std::uint64_t SumNumbersOfGrain(std::uint32_t bucket) const {
     return rank_ == 0 ? kGrain : factor_numbers_[bucket];
   }
-  // Of a grain of the sums of so many contributions; 0: all numbers, at the parameters' offsets. A
-  // function of the commit alone, as the sums themselves (I1).
+  // The entries of a grain in the sums of so many contributions; 0: all numbers, at the parameters'
+  // offsets. It is a function of the commit alone, as the sums are (I1).
   std::uint32_t SumEntries(std::size_t contributions) const;
-  // What a buffer of a contribution holds.
+  // The size of a contribution's buffer.
   std::uint64_t contribution_numbers() const {
     if (rank_ > 0) return factors_start_.back();
     return kept_ == 0 ? parameter_count_ : grain_count() * NumbersOfGrain(kept_);
   }
-  // Where a slice, or a bucket, lies in a contribution, and in sums with so many entries for a
-  // grain. (Of factors sums are as long as contributions, and have none.)
+  // The place of a slice, or a bucket, in a contribution, and in sums with so many entries for a
+  // grain. (Sums of factors are as long as contributions, and have no entries.)
   FloatRange InContribution(const FloatRange& slice) const { return InSum(slice, kept_); }
   FloatRange InSum(const FloatRange& slice, std::uint32_t entries) const;
   std::uint64_t NumbersOfGrain(std::uint32_t entries) const {
     return SparseBlockNumbers(entries, number_bytes_);
   }
 
-  // A sum buffer holds the sum of the gradients, at most all numbers at the parameters' offsets,
-  // and, behind where those end, one double for each grain: the sum of squares of the grain's sums.
-  // Offsets there are in the sums' numbers, as many for each double as take its eight bytes.
+  // A sum buffer holds the sum of the gradients, with at most all numbers at the parameters'
+  // offsets. After their end it holds one double for each grain: the sum of squares of the grain's
+  // sums. Offsets there count the sums' numbers, as many for each double as fill its eight bytes.
   std::uint64_t norm_offset() const { return norm_offset_; }
   std::uint64_t grain_count() const { return grain_start_.back(); }
   std::uint64_t numbers_per_norm() const { return sizeof(double) / number_bytes_; }
   std::uint64_t sum_floats() const { return norm_offset_ + numbers_per_norm() * grain_count(); }
-  // Where the doubles of this slice's grains lie.
+  // The place of the doubles of this slice's grains.
   FloatRange NormsOf(const Slice& slice) const;
 
-  // The shard of `owner`, by bucket and offset; empty when it owns nothing or is not in the map. At
-  // most one slice a bucket where the map has no holders, else one for each shard that it owns.
+  // The shard of `owner`, by bucket and offset; empty when it owns nothing or is not in the map.
+  // There is at most one slice a bucket where the map has no holders, else one for each shard that
+  // the owner has.
   std::vector<Slice> Shard(const OwnerMap& map, const MemberId& owner) const;
-  // Of the shards of a map with holders: one of `of` that are equal.
+  // A shard of a map with holders: one of `of` equal ones.
   std::vector<Slice> EqualShard(std::uint32_t shard, std::uint32_t of) const;
 
  private:
   std::vector<Slice> Cut(const std::vector<std::uint32_t>& weights, std::size_t self) const;
   void LayOutFactors(const std::vector<Matrix>& matrices);
-  // Counted in the order of the buckets; of the grain that begins at this parameter.
+  // The grain that begins at this parameter, counted in the order of the buckets.
   std::uint64_t GrainAt(std::uint64_t parameter) const;
 
   std::vector<FloatRange> buckets_;
@@ -155,8 +157,8 @@ class Layout {
   bool whole_;
   std::uint32_t kept_;
   std::uint32_t rank_;
-  // With a rank, by bucket: its stretches, how many numbers each of its grains has, and where those
-  // of the first one are, with the total at the end.
+  // With a rank, by bucket: its stretches, how many numbers each of its grains has, and the place
+  // of the first grain's numbers, with the total at the end.
   std::vector<std::vector<Stretch>> stretches_;
   std::vector<std::uint64_t> factor_numbers_;
   std::vector<std::uint64_t> factors_start_;

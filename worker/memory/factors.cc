@@ -11,15 +11,15 @@
 namespace lockstep::worker {
 namespace {
 
-// So many numbers of a gradient stay in a core's own cache while they are worked on.
+// So many numbers of a gradient stay in a core's own cache during the work on them.
 constexpr std::uint64_t kHotNumbers = 16u << 10;
 
-// Where a last factor lies in the optimizer's tensor.
+// The place of a last factor in the optimizer's tensor.
 std::uint64_t LastAt(const Stretch& stretch, Side side, std::uint32_t rank) {
   return stretch.first + (side == Side::kRows ? 0 : stretch.rows * rank);
 }
 
-// (P, Q) of the one that is sent, or was, and the one that is known.
+// (P, Q): the factor that is or was sent, and the known one.
 struct Pair {
   const float* p;
   const float* q;
@@ -28,8 +28,8 @@ Pair PairOf(Side side, const float* sent, const float* known) {
   return side == Side::kRows ? Pair{sent, known} : Pair{known, sent};
 }
 
-// Calls `visit(first, count, row)` for pieces of the stretch, of whole rows if it has any, and then
-// of four at least, which AddTimesRowFactor takes together.
+// Calls `visit(first, count, row)` for pieces of the stretch. They are whole rows if it has any,
+// and then at least four, which AddTimesRowFactor takes together.
 template <class Visit>
 void ForEachPiece(const Stretch& stretch, Visit visit) {
   const std::uint64_t row = stretch.dense() ? 1 : stretch.columns;
@@ -39,7 +39,7 @@ void ForEachPiece(const Stretch& stretch, Visit visit) {
   }
 }
 
-// The numbers plus what was kept, in `rows` where that is anything.
+// The numbers plus the kept ones, in `rows` where there are any.
 const float* Sum(const float* numbers, const float* kept, std::uint64_t n,
                  std::vector<float>* rows) {
   if (kept == nullptr) return numbers;
@@ -98,10 +98,10 @@ bool Factors::Send(const Known& known, const float* numbers, const float* kept, 
     });
   }
   if (!finite || !AllFinite(sent, count)) {
-    std::memset(to, 0xff, count * layout_.number_bytes());  // no number in either type
+    std::memset(to, 0xff, count * layout_.number_bytes());  // not a number in either type
     return false;
   }
-  // What is too large for the type goes by and by.
+  // The excess over the type's largest number is sent in later rounds.
   if (type_ != NumberType::kFp32) {
     NarrowSums(type_, sent, reinterpret_cast<std::uint16_t*>(to), count);
   }

@@ -20,7 +20,7 @@ namespace {
 // over all parameters.
 constexpr std::uintptr_t kLargePage = 2u << 20;
 
-// So many numbers stay in a core's own cache while they are looked at.
+// So many numbers stay in a core's own cache during the check.
 constexpr std::size_t kWidened = 16u << 10;
 
 }  // namespace
@@ -35,8 +35,8 @@ Result<std::byte*> HostMemory::Allocate(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-// Those that lie within it as a whole: none takes memory for a neighbour. Where the kernel gives
-// none, or only by itself, nothing changes.
+// Only pages that lie within it as a whole count: none takes memory for a neighbour. Where the
+// kernel gives none, or decides by itself, nothing changes.
 void HostMemory::ExpectWhole(std::byte* memory, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
   const std::uintptr_t first = (begin + kLargePage - 1) / kLargePage * kLargePage;
@@ -53,8 +53,8 @@ void HostMemory::ExpectLittle(std::byte* memory, std::size_t bytes) {
   }
 }
 
-// UCX, which keeps memory registered that it has sent from or received to, hears of this call by a
-// hook in the process (UCX_MEM_EVENTS; without it UCX keeps nothing).
+// UCX keeps memory registered that it has sent from or received to. It notices this call by a hook
+// in the process (UCX_MEM_EVENTS; without it UCX keeps nothing).
 void HostMemory::GiveBack(std::byte* memory, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(memory);
@@ -73,7 +73,7 @@ std::size_t HostMemory::Backed(const std::byte* memory, std::size_t bytes) const
   std::size_t pages = 0;
   for (std::size_t at = 0; at < bytes; at += resident.size() * page) {
     const std::size_t some = std::min(resident.size() * page, bytes - at);
-    // It takes what it only looks at as a pointer to write to.
+    // The function takes memory that it only reads as a pointer to write to.
     auto* from = const_cast<std::byte*>(memory + at);
     if (::mincore(from, some, resident.data()) != 0) return bytes;
     pages += static_cast<std::size_t>(std::count_if(

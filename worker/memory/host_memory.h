@@ -1,11 +1,11 @@
-// The host's own memory: operations are the CPU's and done when they return.
+// The host's own memory: operations run on the CPU and are done when they return.
 #pragma once
 
 #include "worker/memory/exchange_memory.h"
 
 namespace lockstep::worker {
 
-// Pages take memory where they are written.
+// Pages take memory when they are written.
 class HostMemory final : public ExchangeMemory {
  public:
   bool on_host() const override { return true; }

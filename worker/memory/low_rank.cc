@@ -12,7 +12,7 @@
 namespace lockstep::worker {
 namespace {
 
-// A sum of products in so many sums that are added up in the end: so wide units have what to do,
+// A sum of products uses so many sums, which are added up in the end: wide units are fully used,
 // and narrow ones get the same bits.
 constexpr std::size_t kDotLanes = 16;
 
@@ -72,9 +72,9 @@ void SubtractTimes(double factor, const double* from, std::size_t n, double* of)
   for (std::size_t i = 0; i < n; ++i) of[i] -= factor * from[i];
 }
 
-// False: it has next to nothing that those before it have not.
+// False: it has almost no component outside the span of those before it.
 bool MakeOrthonormal(const std::vector<std::vector<double>>& before, std::vector<double>* column) {
-  // In single precision no more than this of a column is to be had.
+  // Single precision keeps no more than this of a column.
   constexpr double kNothing = 1e-6;
   const double whole = std::sqrt(DotOf(*column, *column));
   if (!(whole > 0) || !std::isfinite(whole)) return false;
@@ -101,7 +101,7 @@ void TimesColumnFactor(const MatrixShape& shape, const float* matrix, const floa
   }
 }
 
-// Four rows at a time, so that the factor is read and written a quarter as often.
+// It takes four rows at a time, so that the factor is read and written a quarter as often.
 void AddTimesRowFactor(const MatrixShape& shape, const float* matrix, const float* p, float* q) {
   constexpr std::uint64_t kRows = 4;
   std::uint64_t row = 0;
@@ -144,7 +144,7 @@ void Product(const MatrixShape& shape, const float* p, const float* q, std::uint
   }
 }
 
-// In double precision: what is not quite orthogonal would be sent twice.
+// It works in double precision: a deviation from orthogonality would be sent twice.
 void Orthonormalize(std::uint64_t length, std::uint32_t rank, bool by_rows, RandomStream random,
                     float* factor) {
   const auto at = [&](std::uint64_t i, std::uint32_t k) -> float& {
@@ -154,7 +154,7 @@ void Orthonormalize(std::uint64_t length, std::uint32_t rank, bool by_rows, Rand
   for (std::uint32_t k = 0; k < rank; ++k) {
     std::vector<double> column(length);
     for (std::uint64_t i = 0; i < length; ++i) column[i] = static_cast<double>(at(i, k));
-    // There is room for more columns than these, so nearly all random ones will do.
+    // There is room for more columns than these, so nearly all random ones succeed.
     for (int tries = 0; !MakeOrthonormal(columns, &column); ++tries) {
       LOCKSTEP_CHECK(tries < 16, "no {} orthogonal columns of {} numbers", rank, length);
       for (double& number : column) number = static_cast<double>(random.NextUniform()) - 0.5;

@@ -1,13 +1,13 @@
-// Products of a matrix with factors of low rank (exchange.compression = powersgd; Vogels et al.
-// 2019, "PowerSGD", with one product a round, as in Zhang et al. 2023, "Evaluation and Optimization
-// of Gradient Compression for Distributed Deep Learning", ACP-SGD).
+// Products of a matrix with factors of low rank (exchange.compression = powersgd). The source is
+// Vogels et al. 2019, "PowerSGD". One product a round is as in ACP-SGD (Zhang et al. 2023,
+// "Evaluation and Optimization of Gradient Compression for Distributed Deep Learning").
 //
-// A matrix of m rows and n columns lies row after row. Its factor of rows P lies as m times r
-// numbers, the factor of columns Q as r times n: what belongs to a row of the matrix, and each
-// column of Q, are one behind the other. As in reduce.h the bits of a result depend on the values
-// and their order alone.
+// A matrix of m rows and n columns lies row after row. Its factor of rows P is stored as m times r
+// numbers, the factor of columns Q as r times n. So the numbers of a row of the matrix are
+// consecutive, and so are those of each column of Q. As in reduce.h, the bits of a result depend on
+// the values and their order alone.
 //
-// Any threads.
+// Any threads may use it.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ void SubtractProduct(const MatrixShape& shape, const float* p, const float* q, f
 void Product(const MatrixShape& shape, const float* p, const float* q, std::uint64_t first,
              std::uint64_t n, float* out);
 
-// The r columns, of `length` numbers each, become orthogonal to each other and of length one: by
-// Gram and Schmidt, each twice. In place of one that is none, as it is zero, not a number, or in
-// the span of those before it, comes one of random numbers. There are fewer columns than `length`.
-// `by_rows`: they lie as P does, else as Q.
+// Makes the r columns, of `length` numbers each, orthogonal to each other and of length one: by
+// Gram and Schmidt, each twice. A column that is zero, not a number, or in the span of those before
+// it, is replaced by random numbers. There are fewer columns than `length`. `by_rows`: they are
+// stored as P, else as Q.
 void Orthonormalize(std::uint64_t length, std::uint32_t rank, bool by_rows, RandomStream random,
                     float* factor);
 

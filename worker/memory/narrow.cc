@@ -1,6 +1,6 @@
-// Conversions by integer arithmetic on vectors: the same few operations do on every instruction set
-// and number by number, so there is one set of bits and no question of what a CPU has (F16C,
-// AVX512-BF16). They are a handful for each number, and the loops wait for memory.
+// Conversions use integer arithmetic on vectors. The same few operations work on every instruction
+// set and number by number, so there is one set of bits and no dependence on a CPU's features
+// (F16C, AVX512-BF16). They are a handful for each number, and the loops wait for memory.
 #include "worker/memory/narrow.h"
 
 #include <algorithm>
@@ -19,18 +19,18 @@ namespace {
 
 template <class T, std::size_t kBytes>
 using Vector [[gnu::vector_size(kBytes)]] = T;
-// At any address.
+// Works at any address.
 template <class T, std::size_t kBytes>
 using LooseVector [[gnu::vector_size(kBytes), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
 
-// kBytes of FP32. By reference throughout, as vectors wider than the baseline's have no calling
-// convention there.
+// A vector of kBytes of FP32. Arguments are references throughout, as vectors wider than the
+// baseline's have no calling convention there.
 template <std::size_t kBytes>
 struct Lanes {
   static constexpr std::size_t kCount = kBytes / sizeof(float);
   using Floats = Vector<float, kBytes>;
   using Bits = Vector<std::uint32_t, kBytes>;
-  using Signed = Vector<std::int32_t, kBytes>;  // what comparisons are made in, and give
+  using Signed = Vector<std::int32_t, kBytes>;  // the type of comparisons and of their results
   using LooseFloats = LooseVector<float, kBytes>;
   using LooseBits = LooseVector<std::uint32_t, kBytes>;
   using LooseNarrow = LooseVector<std::uint16_t, kBytes / 2>;
@@ -49,7 +49,7 @@ struct Lanes {
     const auto mask = reinterpret_cast<Bits>(where);
     bits = (bits & ~mask) | (other & mask);
   }
-  // Of values without a sign.
+  // Takes values without a sign.
   LOCKSTEP_INLINE static void TakeAtMost(std::uint32_t most, Bits& bits) {
     Take(reinterpret_cast<Signed>(bits) > static_cast<std::int32_t>(most), Bits{} + most, bits);
   }
@@ -58,9 +58,9 @@ struct Lanes {
 constexpr std::uint32_t kValue = 0x7fffffff;  // all but the sign
 constexpr std::int32_t kInfinity = 0x7f800000;
 
-// The upper half of FP32.
+// The type is the upper half of FP32.
 struct Bf16 {
-  static constexpr std::int32_t kTooLarge = 0x7f7f8000;  // rounds to infinity, and all behind it
+  static constexpr std::int32_t kTooLarge = 0x7f7f8000;  // it and all above round to infinity
   static constexpr std::uint32_t kLargest = 0x7f7f;
 
   template <std::size_t kBytes>
@@ -69,14 +69,13 @@ struct Bf16 {
     wide = reinterpret_cast<typename Lanes<kBytes>::Floats>(narrow << 16);
   }
 
-  // Of a value below kTooLarge.
+  // Takes a value below kTooLarge.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void Round(const typename Lanes<kBytes>::Bits& bits,
                                     typename Lanes<kBytes>::Bits& narrow) {
     narrow = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   }
-  // As many of the random bits as are cut off are added, so what is cut off carries as often as it
-  // is large.
+  // It adds as many random bits as are cut off, so the cut part carries in proportion to its size.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void RoundAtRandom(const typename Lanes<kBytes>::Bits& bits,
                                             const typename Lanes<kBytes>::Bits& random,
@@ -86,7 +85,7 @@ struct Bf16 {
     L::TakeAtMost(kLargest, narrow);
     narrow |= (bits & ~kValue) >> 16;
   }
-  // In place of what Round made of other ones.
+  // Replaces Round's result for other values.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void TakeTooLarge(const typename Lanes<kBytes>::Bits& bits,
                                            typename Lanes<kBytes>::Bits& narrow) {
@@ -105,7 +104,7 @@ struct Fp16 {
   static constexpr std::uint32_t kLargest = 0x7bff;
   static constexpr std::uint32_t kBias = (127 - 15) << 23;  // between the two exponents
   static constexpr std::uint32_t kSmallestBits = kBias + (1u << 23);
-  static constexpr float kSmallest = 0x1p-14f;  // of the normal numbers, these bits
+  static constexpr float kSmallest = 0x1p-14f;  // of the normal numbers: these bits
 
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void Widen(const typename Lanes<kBytes>::Bits& narrow,
@@ -115,27 +114,29 @@ struct Fp16 {
     const auto exponent = reinterpret_cast<typename L::Signed>(narrow & 0x7c00);
     typename L::Bits bits = shifted + kBias;
     L::Take(exponent == 0x7c00, shifted + 2 * kBias, bits);
-    // Of no exponent: as if it had the smallest one, less that one's hidden bit.
+    // It has no exponent: it counts as if it had the smallest one, minus that one's hidden bit.
     const auto hidden = reinterpret_cast<typename L::Floats>(shifted + kSmallestBits);
     L::Take(exponent == 0, reinterpret_cast<typename L::Bits>(hidden - kSmallest), bits);
     wide = reinterpret_cast<typename L::Floats>(bits | ((narrow & 0x8000) << 16));
   }
 
-  // Of a value below kTooLarge.
+  // Takes a value below kTooLarge.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void Round(const typename Lanes<kBytes>::Bits& bits,
                                     typename Lanes<kBytes>::Bits& narrow) {
     using L = Lanes<kBytes>;
     const typename L::Bits value = bits & kValue;
     narrow = (value - kBias + 0xfff + ((value >> 13) & 1)) >> 13;
-    // The last bit of 0.5 is worth that of the small ones: the addition rounds them.
+    // The last bit of 0.5 has the weight of the last bit of the small numbers: the addition rounds
+    // them.
     const typename L::Floats sum = reinterpret_cast<typename L::Floats>(value) + 0.5f;
     L::Take(reinterpret_cast<typename L::Signed>(value) < static_cast<std::int32_t>(kSmallestBits),
             reinterpret_cast<typename L::Bits>(sum) - 0x3f000000, narrow);
     narrow |= (bits & ~kValue) >> 16;
   }
-  // Small numbers in units of the last bit of their type. What is left of one is compared with 31
-  // random bits: of less than 2^-8 units the share that is rounded up is exact to 2^-31 of a unit.
+  // Rounds small numbers in units of the last bit of their type. The remainder of each is compared
+  // with 31 random bits: below 2^-8 units, the share that is rounded up is exact to 2^-31 of a
+  // unit.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void RoundAtRandom(const typename Lanes<kBytes>::Bits& bits,
                                             const typename Lanes<kBytes>::Bits& random,
@@ -156,7 +157,7 @@ struct Fp16 {
     L::Take(small, reinterpret_cast<typename L::Bits>(whole - up), narrow);  // true is -1
     narrow |= (bits & ~kValue) >> 16;
   }
-  // In place of what Round made of other ones.
+  // Replaces Round's result for other values.
   template <std::size_t kBytes>
   LOCKSTEP_INLINE static void TakeTooLarge(const typename Lanes<kBytes>::Bits& bits,
                                            typename Lanes<kBytes>::Bits& narrow) {
@@ -169,11 +170,11 @@ struct Fp16 {
   }
 };
 
-// As much as is looked at and then rounded while it is in a core's own cache.
+// So many numbers are checked and then rounded while they are in a core's own cache.
 constexpr std::size_t kChunk = 2048;
 
-// How the numbers of a chunk are rounded. Chunk: of the numbers from the `at`-th on so many have
-// one way, which is that of At.
+// The rounding of a chunk's numbers. Chunk: from the `at`-th number on, so many have one rounding,
+// that of At.
 struct ToNearest {
   static std::size_t Chunk(std::size_t) { return kChunk; }
   ToNearest At(std::size_t) const { return {}; }
@@ -186,8 +187,8 @@ struct ToNearest {
 
 // 32 random bits for each place, by the hash triple32 (C. Wellons, "Prospecting for hash
 // functions", 2018), a bijection with good avalanche in operations that each instruction set has on
-// vectors. The key goes in before its first and its second round. It is another one from each
-// 2^32nd place on, where a chunk ends.
+// vectors. The key enters before its first and its second round. It changes at each 2^32nd place,
+// where a chunk ends.
 class AtRandom {
  public:
   AtRandom(std::uint64_t key, std::uint64_t first) : key_(key), first_(first) {
@@ -224,9 +225,9 @@ class AtRandom {
   std::uint32_t second_;
 };
 
-// Each loop goes from `i` as near to `n` as whole vectors come, and returns where it ended.
+// Each loop goes from `i` as near to `n` as whole vectors allow, and returns its end.
 
-// All values are below the type's kTooLarge: with as much added as makes that 2^31, none of them
+// Checks that all values are below the type's kTooLarge: after adding the difference to 2^31, none
 // has the upper bit set.
 template <class Type, std::size_t kBytes>
 LOCKSTEP_INLINE std::size_t LookRange(const float* from, std::size_t i, std::size_t n, bool& fits) {
@@ -243,8 +244,8 @@ LOCKSTEP_INLINE std::size_t LookRange(const float* from, std::size_t i, std::siz
   return i;
 }
 
-// What a number that is too large becomes where it is. kIsSum: of finite terms, so that infinity,
-// which FP32 has for what is too large for itself, is such a number too.
+// The result for a number that is too large, in place. With kIsSum it is a sum of finite terms.
+// Infinity, FP32's result for a number that is too large for it, then is such a number too.
 enum class TooLarge : std::uint8_t { kIsNotThere, kIsGiven, kIsSum };
 
 template <class Type, std::size_t kBytes, TooLarge kTooLarge, class Way>
@@ -291,7 +292,7 @@ LOCKSTEP_INLINE void Term(const NarrowInput& input, std::size_t i,
   term *= input.weight;
 }
 
-// Four vectors of each input in turn, in registers. sum[0] is the sum at `base`.
+// It keeps four vectors of each input in registers. sum[0] is the sum at `base`.
 template <class Type, std::size_t kBytes>
 LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::size_t base,
                                      float* out, std::size_t i, std::size_t n) {
@@ -318,7 +319,7 @@ LOCKSTEP_INLINE std::size_t SumRange(std::span<const NarrowInput> inputs, std::s
 
 constexpr std::size_t kSingle = sizeof(float);
 
-// What is too large is rare, so a chunk is looked through for it first.
+// Numbers that are too large are rare, so a chunk is searched for them first.
 template <class Type, std::size_t kBytes, TooLarge kWhere, class Way>
 LOCKSTEP_INLINE bool NarrowChunk(const float* from, std::uint16_t* to, std::size_t n,
                                  const Way& way) {
@@ -419,7 +420,7 @@ const NarrowKernels::Loops& LoopsOf(NumberType type) {
 constexpr std::uint8_t kPartOfSums = 0xff;
 
 std::uint64_t KeyOf(std::uint64_t seed, RoundId round, WorkerId worker, std::uint8_t part) {
-  constexpr std::uint64_t kRounding = 0x726f756e64;  // what the words are for
+  constexpr std::uint64_t kRounding = 0x726f756e64;  // the purpose of the words
   return RandomStream(seed ^ kRounding, round.value, (std::uint64_t{worker.value} << 8) | part)
       .Word(0);
 }
@@ -438,7 +439,7 @@ std::span<const NarrowKernels> AvailableNarrowKernels() {
   return kernels;
 }
 
-// The part that nobody has is that of the sums.
+// Sums use the number of a part that does not exist.
 Rounding RoundingOfContribution(std::uint64_t seed, RoundId round, WorkerId worker,
                                 PartIndex part) {
   static_assert(kMaxParts < kPartOfSums);

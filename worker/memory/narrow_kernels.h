@@ -1,5 +1,5 @@
-// The variants of narrow.h's loops for the instruction sets of this machine. For narrow.cc and its
-// tests.
+// The variants of narrow.h's loops for the instruction sets of this machine. They are for narrow.cc
+// and its tests.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 namespace lockstep::worker {
 
 struct NarrowKernels {
-  // Of one type.
+  // The loops of one type.
   struct Loops {
     bool (*narrow)(const float* from, std::uint16_t* to, std::size_t n);
     void (*widen)(const std::uint16_t* from, float* to, std::size_t n);
-    // At least one input.
+    // It takes at least one input.
     bool (*weighted_sum)(std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n);
-    // With stochastic rounding.
+    // It rounds stochastically.
     bool (*narrow_at_random)(const float* from, std::uint16_t* to, std::size_t n, std::uint64_t key,
                              std::uint64_t first);
     bool (*weighted_sum_at_random)(std::span<const NarrowInput> inputs, std::uint16_t* out,
@@ -28,7 +28,7 @@ struct NarrowKernels {
   Loops fp16;
 };
 
-// Those that this CPU can run, the fastest first.
+// The kernels that this CPU can run, the fastest first.
 std::span<const NarrowKernels> AvailableNarrowKernels();
 
 }  // namespace lockstep::worker

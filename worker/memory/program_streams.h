@@ -1,8 +1,8 @@
-// The streams on which a program computes in a device's memory while the exchange works there too
-// (the C interface; the built-in trainer's way is HostLink, compute/compute.h): nothing of what
-// they write is read before they have come that far.
+// The streams on which a program computes in a device's memory while the exchange works there too.
+// It is for the C interface; the built-in trainer uses HostLink (compute/compute.h). Nothing that
+// they write is read before they have completed it.
 //
-// All calls from the program's threads, several at once too, on which DeviceErrors are thrown.
+// The program's threads make all calls, several at once too, and get the DeviceErrors.
 #pragma once
 
 #include <functional>
@@ -14,20 +14,19 @@ class ProgramStreams {
  public:
   virtual ~ProgramStreams() = default;
 
-  // `stream`: as the device's programs have it. Of a CUDA device a cudaStream_t, null its default
-  // stream.
+  // `stream`: a stream of the device's programs. For a CUDA device it is a cudaStream_t; null is
+  // its default stream.
   //
-  // `then` is called when all that was asked of the stream before is done, by a thread that may be
-  // the device's and that it must not hold up. Where the device fails it is not: Await says so. The
-  // stream goes on meanwhile.
+  // `then` is called when all earlier work of the stream is done. Its thread may be the device's,
+  // so it must not take long. Where the device fails, it is not called: Await reports that. The
+  // stream continues meanwhile.
   virtual void After(void* stream, std::function<void()> then) = 0;
-  // Returns, asleep until then, when all that was asked of the stream before is done and no `then`
-  // is to come any more.
+  // Sleeps until all earlier work of the stream is done and no `then` will be called any more.
   virtual void Await(void* stream) = 0;
-  // Returns when no `then` is to come any more, whatever has become of the device.
+  // Returns when no `then` will be called any more, whatever state the device is in.
   virtual void Settle() = 0;
-  // As long as what it returns is there the calling thread may use the device's memory. Afterwards
-  // the thread's current device is what it was before.
+  // While the result exists, the calling thread may use the device's memory. Afterwards the
+  // thread's current device is what it was before.
   virtual std::shared_ptr<void> Visit() = 0;
 };
 

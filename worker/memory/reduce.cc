@@ -19,16 +19,16 @@ namespace lockstep::worker {
 namespace {
 
 // The loops are written once over vectors of kBytes and inlined into one function per instruction
-// set, chosen at run time by a table rather than by target_clones: so that tests can run every
-// variant, and sanitizers need no ifuncs.
+// set. A table chooses it at run time, not target_clones, so that tests can run every variant, and
+// sanitizers need no ifuncs.
 #define LOCKSTEP_INLINE [[gnu::always_inline]] inline
 
 constexpr std::size_t kLine = 64;
 
 template <class T, std::size_t kBytes>
 using Vector [[gnu::vector_size(kBytes)]] = T;
-// At any address. (A memcpy would be cut into moves of the baseline's width before it is inlined
-// into a wider variant.)
+// Works at any address. (A memcpy would be cut into moves of the baseline's width before it is
+// inlined into a wider variant.)
 template <class T, std::size_t kBytes>
 using LooseVector [[gnu::vector_size(kBytes), gnu::aligned(alignof(T)), gnu::may_alias]] = T;
 
@@ -48,12 +48,12 @@ LOCKSTEP_INLINE void Store(float* out, const V& value) {
   *reinterpret_cast<LooseVector<float, kBytes>*>(out) = value;
 }
 
-// A number's exponent is not all ones; with one added to the exponent's last bit, and the sign left
-// out, all ones carry into the sign's place. So a chunk is judged by one bit of an OR over it.
+// A finite number's exponent is not all ones. With one added to the exponent's last bit, and
+// without the sign, all ones carry into the sign's place. So one bit of an OR over a chunk decides.
 constexpr std::uint32_t kValue = 0x7fffffff;
 constexpr std::uint32_t kLastOfExponent = 0x00800000;
 
-// Of values that have been seen like that.
+// Takes the OR of such values.
 constexpr bool Numbers(std::uint32_t seen) { return (seen & ~kValue) == 0; }
 
 template <std::size_t kBytes>
@@ -75,7 +75,7 @@ LOCKSTEP_INLINE bool SumScalar(std::span<const Input> inputs, float* out, std::s
   return Numbers(seen);
 }
 
-// What one step reads of each input in turn, in registers: four lines, or as much as eight
+// One step reads so much of each input in turn, in registers: four lines, or as much as eight
 // registers hold.
 template <std::size_t kBytes>
 struct Step {
@@ -84,11 +84,12 @@ struct Step {
   static constexpr std::size_t kVectors = std::min<std::size_t>(8, 4 * kLine / kBytes);
   static constexpr std::size_t kFloats = kVectors * kLanes;
 
-  // By reference, as vectors wider than the baseline's have no calling convention there.
+  // The argument is a reference, as vectors wider than the baseline's have no calling convention
+  // there.
   LOCKSTEP_INLINE static void Term(const Input& input, std::size_t i, V& term) {
     term = *reinterpret_cast<const LooseVector<float, kBytes>*>(input.data + i) * input.weight;
   }
-  // The hardware's own prefetching tires of many streams.
+  // The hardware's own prefetching fails with many streams.
   LOCKSTEP_INLINE static void Prefetch(const Input& input, std::size_t i) {
     for (std::size_t j = 0; j < kFloats; j += kLine / sizeof(float)) {
       __builtin_prefetch(input.data + i + j);
@@ -129,7 +130,7 @@ LOCKSTEP_INLINE std::size_t SumVectors(std::span<const Input> inputs, float* out
 
 template <std::size_t kBytes>
 LOCKSTEP_INLINE bool Sum(std::span<const Input> inputs, float* out, std::size_t n, bool streaming) {
-  // Up to a line's boundary of the output by single elements, as streaming stores must be aligned.
+  // Single elements go up to a line's boundary of the output, as streaming stores must be aligned.
   const std::size_t off = reinterpret_cast<std::uintptr_t>(out) % kLine;
   const std::size_t head = std::min(n, (kLine - off) % kLine / sizeof(float));
   bool numbers = SumScalar(inputs, out, 0, head);
@@ -177,8 +178,8 @@ LOCKSTEP_INLINE void Squares(const float* data, std::size_t n, std::size_t grain
   }
 }
 
-// What is read at several places by turns comes sooner: what the hardware reads ahead ends with a
-// page, and each page has to be found.
+// Reading several places in turn is faster: the hardware's read-ahead ends with a page, and each
+// page has to be found.
 template <std::size_t kBytes, std::size_t kPlaces>
 struct FiniteStep {
   static constexpr std::size_t kLanes = kBytes / sizeof(std::uint32_t);
@@ -187,9 +188,9 @@ struct FiniteStep {
   using Bits = Vector<std::uint32_t, kBytes>;
   using Loose = LooseVector<std::uint32_t, kBytes>;
 
-  // Looks at [0, n) of each place, the next one `apart` from the last; `n` is whole steps.
+  // Checks [0, n) of each place, each `apart` from the one before; `n` is whole steps.
   LOCKSTEP_INLINE static bool Look(const float* data, std::size_t apart, std::size_t n) {
-    constexpr std::size_t kChunk = 4096;  // how much is looked at in vain after a bad one
+    constexpr std::size_t kChunk = 4096;  // the most that is checked in vain after a bad number
     constexpr std::size_t kAhead = 2048 / sizeof(float);
     for (std::size_t i = 0; i < n;) {
       const std::size_t end = std::min(n, i + kChunk);
@@ -259,8 +260,7 @@ std::vector<ReduceKernels> Detect() {
   return found;
 }
 
-// From here on an output is taken to be too large to stay in a core's own cache until somebody
-// reads it.
+// From this size on, an output counts as too large to stay in a core's own cache until it is read.
 constexpr std::size_t kStreamingBytes = 1u << 20;
 
 }  // namespace

@@ -25,8 +25,8 @@ void ForEachBlock(std::uint64_t first, std::uint64_t n, SentForm& form, Byte* by
 
 }  // namespace
 
-// In the order of the parts, so that the first one's, which has what was kept in it, takes the
-// place of that before the second one's is added.
+// It follows the order of the parts. The first one's rest, which includes the numbers kept so far,
+// replaces those before the second one's is added.
 void Residual::OnStart(std::span<const SealedPart> parts, bool copied) {
   if (copied && !empty_) {
     std::fill_n(kept_, count_, 0.0f);

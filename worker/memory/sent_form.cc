@@ -20,7 +20,7 @@ bool LargestOnly::SendEarly(const SentBlock& block, const float* numbers, const 
   return Send(block, aside.data(), kept, to);
 }
 
-// AddSparse writes to as many as a block has at most.
+// AddSparse writes to a whole block at most.
 void LargestOnly::Settle(const SentBlock& block, const std::byte* sent, const float* kept,
                          float* numbers) {
   std::array<float, kSparseBlock> aside;

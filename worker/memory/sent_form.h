@@ -1,5 +1,5 @@
-// What a contribution has of a gradient where that is not all of it (exchange.compression), block
-// after block, and what is left of the gradient then.
+// The contents of a contribution that has only some numbers of a gradient (exchange.compression),
+// block after block, and the rest of the gradient.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,32 @@
 
 namespace lockstep::worker {
 
-// Consecutive parameters, none beyond the bucket that they are of.
+// Consecutive parameters within one bucket.
 struct SentBlock {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
 };
 
-// The compute thread's.
+// The compute thread owns it.
 class SentForm {
  public:
   virtual ~SentForm() = default;
 
-  // A bucket is cut into blocks of so many parameters, the last of which may have fewer.
+  // A bucket is cut into blocks of so many parameters; the last one may have fewer.
   virtual std::uint64_t most() const = 0;
-  // What the block takes in a contribution.
+  // The size of the block in a contribution.
   virtual std::uint64_t BytesOf(const SentBlock& block) const = 0;
-  // In all that follows the gradient of these parameters is `numbers`, plus `kept`, unless that is
-  // null: what was kept before.
+  // In the functions below, the gradient of these parameters is `numbers`, plus the `kept` ones of
+  // earlier gradients unless that is null.
   //
-  // What is sent goes to `to`. False: one of them is no number, and neither is what is sent.
+  // The numbers to send go to `to`. False: one of them is not a number, and then no sent one is a
+  // number.
   virtual bool SendEarly(const SentBlock& block, const float* numbers, const float* kept,
                          std::byte* to) = 0;
-  // `numbers` becomes what is left, where this is what SendEarly has sent.
+  // `numbers` becomes the rest after `sent`, the output of SendEarly.
   virtual void Settle(const SentBlock& block, const std::byte* sent, const float* kept,
                       float* numbers) = 0;
-  // Both.
+  // Does both.
   virtual bool Send(const SentBlock& block, float* numbers, const float* kept, std::byte* to) {
     const bool fits = SendEarly(block, numbers, kept, to);
     Settle(block, to, kept, numbers);

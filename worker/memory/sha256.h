@@ -1,4 +1,4 @@
-// SHA-256 of parameters, for what is written down. (base/digest.h has the fast digest.)
+// SHA-256 of parameters, for files. (base/digest.h has the fast digest.)
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ struct evp_md_ctx_st;
 
 namespace lockstep::worker {
 
-// SHA-256 (FIPS 180-4), piece by piece.
+// Computes SHA-256 (FIPS 180-4), piece by piece.
 class Sha256 {
  public:
   Sha256();
@@ -19,9 +19,9 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void Update(std::span<const std::byte> bytes);
-  // As FP32 little-endian, the form of params_digest in summary.json.
+  // The values count as FP32 little-endian, the form of params_digest in summary.json.
   void Update(std::span<const float> values);
-  // Lower-case hexadecimal, 64 characters. Once, and no Update after it.
+  // Returns lower-case hexadecimal, 64 characters. Call it once, and Update not after it.
   std::string FinishHex();
 
  private:

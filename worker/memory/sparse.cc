@@ -16,7 +16,7 @@ constexpr std::uint32_t kInfinity = 0x7f800000;
 using Magnitudes = std::array<std::uint32_t, kSparseBlock>;
 using Places = std::array<std::uint16_t, kSparseBlock>;
 
-// As bits, which order as the magnitudes do; a NaN is larger than all numbers.
+// It reads them as bits, which order as the magnitudes do; a NaN is larger than all numbers.
 LOCKSTEP_VECTOR_CLONES std::uint32_t ReadMagnitudes(const float* block, std::size_t n,
                                                     std::uint32_t* magnitudes) {
   std::uint32_t largest = 0;
@@ -36,10 +36,10 @@ LOCKSTEP_VECTOR_CLONES std::uint32_t CountFrom(const std::uint32_t* magnitudes, 
   return count;
 }
 
-// The places of the `entries` largest, fewer than n, in ascending order.
+// Finds the places of the `entries` largest, fewer than n, in ascending order.
 void Choose(const Magnitudes& magnitudes, std::size_t n, std::uint32_t largest,
             std::uint32_t entries, Places& places) {
-  std::uint32_t least = 0;  // at least `entries` are from there on
+  std::uint32_t least = 0;  // at least `entries` are at or above it
   for (std::uint32_t most = largest; least < most;) {
     const std::uint32_t middle = most - (most - least) / 2;
     const std::uint32_t count = CountFrom(magnitudes.data(), n, middle);
@@ -59,7 +59,7 @@ void Choose(const Magnitudes& magnitudes, std::size_t n, std::uint32_t largest,
   LOCKSTEP_CHECK(chosen == entries, "{} of {} largest numbers", chosen, entries);
 }
 
-// `count` entries; the numbers are there.
+// Writes the places of `count` entries; the numbers are written already.
 void PutPlaces(NumberType type, std::uint32_t entries, const Places& places, std::uint32_t count,
                std::byte* to) {
   const std::size_t number = NumberBytes(type);
@@ -77,7 +77,7 @@ void PutPlaces(NumberType type, std::uint32_t entries, const Places& places, std
   std::memcpy(at, mask.data(), sizeof mask);
 }
 
-// Calls `take(entry, place)`; no place is beyond the block, whatever is written there.
+// Calls `take(entry, place)`; no place is beyond the block, whatever bytes are there.
 template <class Take>
 void ForEachPlace(std::uint32_t entries, const std::byte* from, Take take) {
   if (!SparsePlacesAreBits(entries)) {
@@ -119,7 +119,8 @@ bool TakeLargest(NumberType type, std::uint32_t entries, float* block, std::size
     for (std::uint32_t e = 0; e < count; ++e) block[places[e]] = 0;
   } else {
     auto* narrow = reinterpret_cast<std::uint16_t*>(to);
-    // What is too large for the type is sent as its largest number, and the rest of it later.
+    // A number that is too large for the type is sent as its largest number, and the rest of it
+    // later.
     (void)Narrow(type, numbers.data(), narrow, count);
     std::array<float, kSparseBlock> sent;
     Widen(type, narrow, sent.data(), count);

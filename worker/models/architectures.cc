@@ -14,7 +14,7 @@ namespace {
 
 Error Invalid(std::string message) { return {ErrorCode::kInvalid, std::move(message)}; }
 
-// Adds what may follow a hidden layer: normalization, dropout.
+// Adds the layers that may follow a hidden layer: normalization, dropout.
 class Builder {
  public:
   Builder(const ModelSpec& spec, Compute& compute, std::size_t max_rows)

@@ -1,6 +1,6 @@
 // The neighbourhoods of an image take nine times its memory. They are written for a few samples at
-// a time (on a CPU into a buffer that stays in the cache), and written again in the backward pass
-// instead of being kept.
+// a time (on a CPU into a buffer that stays in the cache). The backward pass writes them again, so
+// they are not kept.
 #include <algorithm>
 #include <cmath>
 
@@ -74,7 +74,7 @@ class ConvBlock final : public Layer {
   std::size_t columns() const { return 9 * input_.channels; }
   std::size_t weights() const { return outputs() * columns(); }
 
-  // The slices are the same for every pass with as many rows.
+  // The slices are the same for every pass with the same number of rows.
   template <class Body>
   void ForEachSlice(const Pass& pass, Body body) {
     for (std::size_t from = 0; from < pass.rows && !pass.Cancelled(); from += slice_rows_) {
@@ -82,7 +82,7 @@ class ConvBlock final : public Layer {
     }
   }
 
-  // The gradient before pooling, for rows from .. from + rows, into values_.
+  // Computes the gradient before pooling, for rows from .. from + rows, into values_.
   void Unpool(std::size_t from, std::size_t rows, const float* dy) {
     compute_.UnpoolBackward(rows, full_, dy + from * pooled_.size(),
                             choice_.get() + from * pooled_.size(), values_.get());

@@ -3,7 +3,7 @@
 // Memory. Parameters and gradients are memory of the model's Compute (plain memory for the CPU),
 // owned by the caller. A model keeps its scratch memory between calls; its size depends on the
 // model, not on the batch: samples are computed in sub-batches of a fixed size. Threads. One thread
-// at a time; only the cancel flag may be set by another.
+// at a time may use it; only the cancel flag may be set by another.
 #pragma once
 
 #include <atomic>
@@ -41,14 +41,14 @@ struct ParameterBlock {
   std::uint64_t count = 0;
 };
 
-// Called from within TrainUnit: no operation that is asked for from here on writes the gradient of
-// this block (index into Model::blocks) in this unit. Each block once, in finish order.
+// Called from within TrainUnit: no later operation of this unit writes the gradient of this block
+// (index into Model::blocks). It is called for each block once, in finish order.
 class BackwardObserver {
  public:
   virtual ~BackwardObserver() = default;
   virtual void BlockFinal(std::uint32_t block) = 0;
-  // Once, after the last BlockFinal: the rest of the unit is to wait for the device. A device with
-  // memory of its own is only then at work on what was reported.
+  // Called once, after the last BlockFinal: the rest of the unit waits for the device. A device
+  // with memory of its own only then works on the reported blocks.
   virtual void AllAsked() {}
 };
 
@@ -69,34 +69,34 @@ class Model {
   virtual ~Model() = default;
 
   virtual std::uint64_t parameter_count() const = 0;
-  // In model order; together they are the parameter vector.
+  // They are in model order; together they are the parameter vector.
   virtual const std::vector<NamedTensor>& tensors() const = 0;
-  // In model order, without gaps.
+  // They are in model order, without gaps.
   virtual const std::vector<ParameterBlock>& blocks() const = 0;
   // Indices into blocks(), in the order in which the backward pass finishes them.
   virtual const std::vector<std::uint32_t>& finish_order() const = 0;
 
-  // He's uniform initialization before ReLU, Glorot's for the last layer, biases zero. Host memory.
-  // The same bits on every machine.
+  // Uses He's uniform initialization before ReLU, Glorot's for the last layer, and zero for biases.
+  // It writes host memory, with the same bits on every machine.
   virtual void InitParameters(std::uint64_t seed, std::span<float> parameters) const = 0;
 
   // Adds the SUM of the gradients over the batch's samples to `gradient`; an empty batch adds
-  // nothing. With dropout. What is added is the same whatever other units are computed before or
-  // after, up to the additions into `gradient`. `observer` may be null. `cancelled` is looked at
+  // nothing. It uses dropout. The addends are the same whatever other units are computed before or
+  // after, up to the additions into `gradient`. `observer` may be null. `cancelled` is checked
   // between layers and slices of layers.
   virtual TrainResult TrainUnit(const float* parameters, float* gradient, const Batch& batch,
                                 BackwardObserver* observer, const std::atomic<bool>& cancelled) = 0;
 
-  // Begins to bring the first samples of a training batch to the device; of use where the next
-  // TrainUnit is of this batch, unchanged.
+  // Begins to bring the first samples of a training batch to the device; it helps where the next
+  // TrainUnit has this batch, unchanged.
   virtual void Prefetch(const Batch& batch) = 0;
 
-  // Without dropout.
+  // It uses no dropout.
   virtual EvalResult Evaluate(const float* parameters, const Batch& batch) = 0;
 };
 
-// The model that the config names. `compute` outlives it. Errors name the key and what would be
-// right.
+// Makes the model that the config names. `compute` outlives it. Errors name the key and the valid
+// values.
 Result<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec, Compute& compute);
 
 }  // namespace lockstep::worker

@@ -8,7 +8,7 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr std::uint64_t kInitialParameters = 0x696E6974;  // "init", names the stream
+constexpr std::uint64_t kInitialParameters = 0x696E6974;  // "init" names the stream
 
 struct LayerStage {
   std::unique_ptr<Layer> layer;
@@ -115,7 +115,7 @@ class Network final : public Model {
       compute_.SoftmaxLoss(pass.rows, classes_, logits, Labels(batch, from, pass.rows), nullptr);
       result.samples += pass.rows;
     }
-    ahead_ = {};  // what was staged for training is gone
+    ahead_ = {};  // the samples staged for training are gone
     const LossSums sums = compute_.TakeLossSums();
     result.loss_sum = sums.loss;
     result.correct = sums.correct;
@@ -128,7 +128,7 @@ class Network final : public Model {
     float uniform_limit = 0;
   };
 
-  // What tells one training batch from all others.
+  // The key that distinguishes a training batch from all others.
   struct BatchKey {
     const float* inputs = nullptr;
     std::uint64_t seed = 0;
@@ -179,7 +179,7 @@ class Network final : public Model {
     return std::span(batch.labels).subspan(from, rows);
   }
 
-  // The logits; void when cancelled.
+  // Computes the logits; void when cancelled.
   const float* Forward(const Pass& pass, const float* parameters, const float* x) {
     for (LayerStage& stage : stages_) {
       if (pass.Cancelled()) break;
@@ -189,7 +189,7 @@ class Network final : public Model {
     return x;
   }
 
-  // From the gradient of the logits in delta_.
+  // Starts from the gradient of the logits in delta_.
   void Backward(const Pass& pass, const float* parameters, const float* input, float* gradient,
                 BackwardObserver* observer) {
     for (std::size_t i = stages_.size(); i-- > first_learning_;) {
@@ -221,7 +221,7 @@ class Network final : public Model {
   DeviceArray<float> delta_;  // gradient of a layer's output
   DeviceArray<float> next_delta_;
   std::vector<RandomStream> streams_;
-  Ahead ahead_;  // of the first rows of what will be trained next
+  Ahead ahead_;  // the first rows of the next training batch
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Layers that stand beside the ones that learn: dropout, layer normalization, change of the images'
+// Layers beside the dense and convolution ones: dropout, layer normalization, change of the images'
 // layout.
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace lockstep::worker {
 namespace {
 
-// Nothing is kept: the backward pass draws the same numbers again.
+// It keeps nothing: the backward pass draws the same numbers again.
 class DropoutLayer final : public Layer {
  public:
   DropoutLayer(Compute& compute, std::uint32_t index, std::size_t size, double probability)
@@ -21,7 +21,7 @@ class DropoutLayer final : public Layer {
 
   std::size_t output_size() const override { return size_; }
   void Forward(const Pass& pass, const float* /*parameters*/, const float* x, float* y) override {
-    // Every element is kept, and at its own size, when not training.
+    // Without training, every element is kept, at its own size.
     compute_.Dropout(pass.rows, size_, pass.training ? threshold_ : 0, index_, pass.streams, x, y);
   }
   void BackwardParameters(const Pass&, const float*, const float*, float*, float*) override {}
@@ -37,8 +37,8 @@ class DropoutLayer final : public Layer {
   const std::uint32_t threshold_;
 };
 
-// Ba, Kiros, Hinton 2016. Normalizes within a sample: unlike batch normalization, it does not
-// matter in which unit a sample is computed.
+// The source is Ba, Kiros, Hinton 2016. It normalizes within a sample: unlike with batch
+// normalization, a sample's unit does not matter.
 class LayerNormLayer final : public Layer {
  public:
   LayerNormLayer(Compute& compute, const std::string& name, std::size_t size, std::size_t max_rows)

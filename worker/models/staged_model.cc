@@ -4,22 +4,22 @@
 
 namespace lockstep::worker {
 
-// Follows the backward pass of a unit: what of the sum is on its way to where the exchange reads
-// it.
+// Follows the backward pass of a unit, and the parts of the sum on their way to the exchange's
+// memory.
 class StagedModel::Downloads final : public BackwardObserver {
  public:
   Downloads(StagedModel& staged, const Unit& unit,
             const std::function<void(std::uint32_t)>& on_final,
             const std::function<void()>& meanwhile)
       : staged_(staged), unit_(unit), on_final_(on_final), meanwhile_(meanwhile) {}
-  // What was cancelled on the way: nothing may arrive later.
+  // Waits for cancelled downloads: nothing may arrive later.
   ~Downloads() override {
     for (; next_ < under_way_.size(); ++next_) staged_.link_.Wait(under_way_[next_].ticket);
   }
 
   void BlockFinal(std::uint32_t block) override {
     if (!last_) Decide();
-    if (!*last_) return;  // the sum stays where it is
+    if (!*last_) return;  // the sum stays on the device
     if (staged_.exchange_ == ExchangeOn::kDevice) {
       under_way_.push_back({block, staged_.link_.Mark()});
       return;
@@ -100,7 +100,7 @@ TrainResult StagedModel::TrainInPlace(const Unit& unit, const Batch& batch,
   Downloads marks(*this, unit, on_final, meanwhile);
   const TrainResult result =
       model_.TrainUnit(unit.parameters.data(), unit.gradient.data(), batch, &marks, cancelled);
-  // Also of a unit that was called off.
+  // It also waits for a cancelled unit.
   link_.Wait(link_.Mark());
   return result;
 }
@@ -115,7 +115,7 @@ void StagedModel::Collect(std::span<float> gradient) {
 EvalResult StagedModel::Evaluate(std::span<const float> parameters, std::uint32_t version,
                                  const Batch& batch) {
   if (exchange_ == ExchangeOn::kDevice) return model_.Evaluate(parameters.data(), batch);
-  // Not pinned: others of the same numbers may lie elsewhere next time, and something else here.
+  // The memory is not pinned: the same numbers may lie elsewhere next time, and other data here.
   return model_.Evaluate(Bring(evaluated_, parameters, version), batch);
 }
 

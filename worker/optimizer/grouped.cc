@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kShownGroups = 4;
 
-// Each run by the optimizer of its group; the rules are elementwise, so where a slice is cut does
-// not matter.
+// The optimizer of its group updates each run; the rules are elementwise, so the cut of a slice
+// does not matter.
 class Grouped final : public Optimizer {
  public:
   struct Kind {

@@ -1,5 +1,5 @@
-// A job's rule over parameter groups: one optimizer that has, for each run of parameters, that
-// run's own settings.
+// Applies a job's rule to parameter groups: one optimizer with separate settings for each run of
+// parameters.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,12 @@
 
 namespace lockstep::worker {
 
-// What must be the same on all workers, for people; empty without groups.
+// A digest of the settings that must be equal on all workers, for people; empty without groups.
 std::string DigestOfGroups(const ParameterGroups& groups);
 
-// `config` for all of them, each with its own settings; without groups as MakeOptimizer(config). A
-// momentum of 0 has no state, so either all have one or none has. Errors name what is wrong.
+// Makes `config` for all of them, each with its own settings; without groups it is
+// MakeOptimizer(config). A momentum of 0 has no state, so either all have one or none has. Errors
+// name the defect.
 Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config,
                                                  const ParameterGroups& groups);
 

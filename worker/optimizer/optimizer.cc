@@ -12,13 +12,13 @@
 namespace lockstep::worker {
 namespace {
 
-// What an average keeps of itself in an update that is `fraction` of a step.
+// The share of its old value that an average keeps in an update that is `fraction` of a step.
 double Keep(double decay, const UpdateScalars& scalars) {
   if (scalars.fraction == 1) return decay;
   return std::max(0.0, 1.0 - static_cast<double>(scalars.fraction) * (1.0 - decay));
 }
 
-// What it takes of the new.
+// The share of the new value.
 double Take(double decay, const UpdateScalars& scalars) {
   return std::min(1.0, static_cast<double>(scalars.fraction) * (1.0 - decay));
 }
@@ -97,7 +97,8 @@ class RmsProp final : public Optimizer {
   const std::vector<std::string> names_;
 };
 
-// base^n by squaring: multiplications only, and so the same on every machine, as pow() need not be.
+// Computes base^n by squaring: it has multiplications only, so it is the same on every machine,
+// unlike pow().
 double Power(double base, std::uint64_t n) {
   double result = 1;
   for (; n > 0; n >>= 1) {
@@ -193,7 +194,7 @@ Result<std::unique_ptr<Optimizer>> MakeOptimizer(const OptimizerSection& config)
     return Invalid("optimizer: momentum, decay, beta1 and beta2 must be in [0, 1)");
   }
   if (!(config.weight_decay >= 0)) return Invalid("optimizer.weight_decay: must not be negative");
-  // A parameter without gradient would be divided by zero.
+  // Otherwise a parameter without gradient would be divided by zero.
   if (config.name != "sgd" && !(static_cast<float>(config.epsilon) > 0)) {
     return Invalid("optimizer.epsilon: must be above 0");
   }

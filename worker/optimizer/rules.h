@@ -1,4 +1,4 @@
-// The loops over the elements of a slice, and what stands for them on another device's memory. For
+// The loops over the elements of a slice, with variants for another device's memory. They are for
 // worker/optimizer and the devices.
 #pragma once
 
@@ -13,7 +13,7 @@ struct Slice {
   float factor = 1;  // from the sum to the gradient
 };
 
-// In all of them learning_rate includes the fraction, and `keep` is 1 - fraction * (1 - momentum).
+// In all of them, learning_rate includes the fraction, and `keep` is 1 - fraction * (1 - momentum).
 struct SgdFactors {
   float weight_decay, learning_rate;
   bool operator==(const SgdFactors&) const = default;
@@ -34,9 +34,9 @@ struct AdamFactors {
   bool operator==(const AdamFactors&) const = default;
 };
 
-// One pass over a slice each. The formulae are those of rules.cc, operation by operation, each
-// correctly rounded and none contracted: the same bits on every device. The other pointers are to
-// the slice's first element too.
+// Each function is one pass over a slice. The formulae are those of rules.cc, operation by
+// operation, each correctly rounded and none contracted: the same bits on every device. The other
+// pointers are to the slice's first element too.
 class Loops {
  public:
   virtual ~Loops() = default;
@@ -53,7 +53,7 @@ class Loops {
                          float* square) const = 0;
 };
 
-// On the host's memory, done when they return.
+// They work on the host's memory, and are done when they return.
 const Loops& HostLoops();
 
 }  // namespace lockstep::worker::rules

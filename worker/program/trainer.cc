@@ -17,7 +17,7 @@
 namespace lockstep::worker {
 namespace {
 
-// Passes on what the backward pass has finished.
+// Passes on the blocks that the backward pass has finished.
 class FinalBlocks final : public BackwardObserver {
  public:
   explicit FinalBlocks(Session& session) : session_(session) {}
@@ -55,7 +55,7 @@ class Trainer {
     if (compute.host_link() != nullptr) staged_.emplace(compute, model, exchange);
   }
 
-  // Null where the model writes the session's own memory.
+  // It is null where the model writes the session's own memory.
   StagedModel* staged() { return staged_ ? &*staged_ : nullptr; }
 
   // kUnavailable: the machine has no room for a run of so many samples.
@@ -109,19 +109,19 @@ class Trainer {
   std::vector<std::uint32_t> test_indices_;
 };
 
-// Where the exchange of a worker that computes on this device works; null: on the host's memory.
+// The memory of the exchange of a worker that computes on this device; null: the host's.
 std::shared_ptr<ExchangeMemory> MemoryOf(Compute& compute, const JobConfig& config) {
   if (config.exchange.memory == "host" || config.policy.local()) return nullptr;
   return compute.MakeExchangeMemory();
 }
 
-// How far a worker has come.
+// The worker's progress.
 struct Came {
   bool begun = false;   // the session's Begin is done
-  bool to_end = false;  // the job's, as the session has told
+  bool to_end = false;  // the job's end, as the session has reported
 };
 
-// What the device holds goes before the device.
+// Objects on the device are destroyed before the device.
 Status TrainJob(Compute& compute, Session& session, Came* came) {
   const JobConfig& config = session.config();
   auto data = OpenDataset(config.data, config.job.seed);
@@ -186,7 +186,7 @@ Status TrainOn(Session& session,
       return Error{came.begun ? ErrorCode::kIo : ErrorCode::kInvalid, error.what()};
     }
   }();
-  // The coordinator's log is the first place where people look.
+  // People look first at the coordinator's log.
   if (!status && !came.to_end) session.Interrupt(status.error().message);
   return status;
 }

@@ -1,4 +1,4 @@
-// The built-in trainer: a model and a dataset out of the job's config, on a device, driven by a
+// The built-in trainer: a model and a dataset from the job's config, on a device, driven by a
 // Session.
 #pragma once
 
@@ -12,9 +12,9 @@
 
 namespace lockstep::worker {
 
-// Trains until the job ends. Errors that come before training (data, model, refusal) have
-// ErrorCode::kInvalid, kNotFound or kRefused; a job that failed is kClosed, a device that failed
-// kIo. `device`: "cpu", "cuda:0" (compute/devices.h).
+// Trains until the job ends. Errors before training (data, model, refusal) have
+// ErrorCode::kInvalid, kNotFound or kRefused; a failed job is kClosed, a failed device kIo.
+// `device`: "cpu", "cuda:0" (compute/devices.h).
 Status Train(Session& session, const std::string& device);
 
 // The same on a device that the caller makes.

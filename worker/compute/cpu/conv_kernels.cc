@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint8_t kCutOff = 4;  // a `choice` besides the places 0..3 of the 2x2 window
 
-// kChannels = 0: any number. Known small numbers turn the copies into a few moves.
+// kChannels = 0: any number. Small constants turn the copies into a few moves.
 template <std::size_t kChannels>
 void Im2colOf(std::size_t rows, const ImageSize& image, const float* x, float* columns) {
   const std::size_t channels = kChannels != 0 ? kChannels : image.channels;
@@ -33,7 +33,7 @@ void Im2colOf(std::size_t rows, const ImageSize& image, const float* x, float* c
         for (std::size_t j = 1; j < last; ++j) {
           std::memcpy(out + j * stride, line + (j - 1) * channels, 3 * channels * sizeof(float));
         }
-        // The edges: column -1 and column `width` are zero.
+        // At the edges, column -1 and column `width` are zero.
         std::fill_n(out, channels, 0.0f);
         std::copy_n(line, std::min<std::size_t>(image.width, 2) * channels, out + channels);
         float* end = out + last * stride;
@@ -82,8 +82,8 @@ void Col2im(std::size_t rows, const ImageSize& image, const float* columns, floa
     for (std::size_t i = 0; i < image.height; ++i) {
       for (std::size_t j = 0; j < image.width; ++j) {
         const float* column = columns + ((r * image.height + i) * image.width + j) * 9 * channels;
-        // The neighbours in a line are next to each other here and there: one run for each of the
-        // three lines.
+        // The neighbours in a line are adjacent in input and output: one run for each of the three
+        // lines.
         const std::size_t skip = j == 0 ? channels : 0;
         const std::size_t end = j + 1 == image.width ? 2 * channels : 3 * channels;
         for (std::size_t tap = 0; tap < 3; ++tap) {

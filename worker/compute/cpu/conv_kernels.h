@@ -1,4 +1,4 @@
-// Loops over channels-last images. As the operations of the same name in compute.h.
+// Loops over channels-last images. They work like the operations of the same name in compute.h.
 #pragma once
 
 #include <cstddef>

@@ -18,8 +18,8 @@ class CpuCompute final : public Compute {
   CpuCompute() { cpu::PrepareBlas(); }
 
   std::string name() const override { return "cpu"; }
-  // Rows enough for the matrix products to run at full speed, few enough for activations to stay in
-  // the cache.
+  // So many rows that matrix products run at full speed, and so few that activations stay in the
+  // cache.
   Granularity granularity() const override {
     return {.dense_rows = 128, .conv_rows = 32, .columns_bytes = 512 * 1024};
   }

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-// OpenBLAS chooses its kernels when it is loaded, through these two. They are in every build with
-// run-time dispatch but in none of its headers.
+// OpenBLAS chooses its kernels when it is loaded, through these two variables. They are in every
+// build with run-time dispatch but in none of its headers.
 extern "C" {
 __attribute__((weak)) void gotoblas_dynamic_init();
 __attribute__((weak)) void gotoblas_dynamic_quit();
@@ -24,9 +24,9 @@ namespace {
 
 constexpr char kCoreVariable[] = "OPENBLAS_CORETYPE";
 
-// A processor newer than the library is unknown to it and gets "Prescott", kernels for SSE3 that
-// reach a third of the speed. The choice is made again, then, with a name that stands for what the
-// processor can do. Whoever set the variable is obeyed.
+// A processor newer than the library is unknown to it and gets "Prescott", kernels for SSE3 with a
+// third of the speed. Then the choice is made again, with a name that fits the processor's
+// abilities. A value that the user has set is kept.
 void ChooseKernels() {
 #if defined(__x86_64__)
   if (gotoblas_dynamic_init == nullptr || gotoblas_dynamic_quit == nullptr) return;
@@ -44,7 +44,7 @@ void ChooseKernels() {
 }
 
 // OpenBLAS maps its work space at its first product. Where the limit on address space has no room
-// for that it asks again and again, for ever: so that is looked at before, and then it is taken.
+// for that, it tries again for ever. So the room is checked before, and then taken.
 constexpr std::size_t kWorkSpaceBytes = std::size_t{160} << 20;  // 128 MiB, and some more
 void TakeWorkSpace() {
   void* const room = ::mmap(nullptr, kWorkSpaceBytes, PROT_READ | PROT_WRITE,

@@ -1,4 +1,4 @@
-// Matrix products. The only place that names BLAS.
+// Matrix products. No other file names BLAS.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 
 namespace lockstep::worker::cpu {
 
-// Holds OpenBLAS to one thread and to the kernels that fit this machine. Before the first product;
-// while no other thread reads or writes the environment. A DeviceError where there is no address
-// space for OpenBLAS.
+// Holds OpenBLAS to one thread and to the kernels that fit this machine. Call it before the first
+// product, while no other thread reads or writes the environment. Throws a DeviceError where there
+// is no address space for OpenBLAS.
 void PrepareBlas();
-// As Compute::Gemm.
+// Works like Compute::Gemm.
 void Gemm(Transpose transpose_a, Transpose transpose_b, std::size_t m, std::size_t n, std::size_t k,
           const float* a, const float* b, float beta, float* c);
 

@@ -9,8 +9,7 @@
 namespace lockstep::worker::cpu {
 namespace {
 
-// Sums of a row are taken in this many lanes, so that the loop can use vectors and yet has one
-// order.
+// Sums of a row use so many lanes, so that the loop can use vectors and yet has one order.
 constexpr std::size_t kLanes = 16;
 constexpr float kVarianceFloor = 1e-5f;
 

@@ -1,6 +1,6 @@
-// Elementwise and row-wise loops. As the operations of the same name in compute.h. No reduction is
-// reordered by the compiler: sums run over rows in ascending order, or over a fixed number of
-// lanes.
+// Elementwise and row-wise loops. They work like the operations of the same name in compute.h. No
+// reduction is reordered by the compiler: sums run over rows in ascending order, or over a fixed
+// number of lanes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Stands in for the computing of the folder in programs without CUDA.
+// Replaces the computing of the folder in programs without CUDA.
 #include "worker/compute/cuda/cuda_compute.h"
 
 namespace lockstep::worker {

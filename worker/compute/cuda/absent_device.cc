@@ -1,4 +1,4 @@
-// Stands in for the folder's devices and their memory in programs without CUDA.
+// Replaces the folder's devices and their memory in programs without CUDA.
 #include "worker/compute/cuda/cuda_device.h"
 #include "worker/memory/exchange_memory.h"
 

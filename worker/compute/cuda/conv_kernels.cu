@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::uint8_t kCutOff = 4;  // a `choice` besides the places 0..3 of the 2x2 window
 
-// The size of an image, in 32 bits: divisions by it are quick, and an image has fewer elements.
+// The size of an image, in 32 bits: divisions by it are fast, and an image has fewer elements.
 struct Size {
   unsigned height;
   unsigned width;
@@ -21,7 +21,7 @@ Size SizeOf(const ImageSize& image) {
           static_cast<unsigned>(image.channels)};
 }
 
-// Where a thread works: elements of an image by x, images by y, both in strides of the grid.
+// The place of a thread: elements of an image by x, images by y, both in strides of the grid.
 #define LOCKSTEP_FOR_EACH_ELEMENT(r, i, rows, elements)                      \
   for (std::size_t r = blockIdx.y; r < (rows); r += gridDim.y)               \
     for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < (elements); \
@@ -43,7 +43,7 @@ __global__ void Im2colKernel(std::size_t rows, Size image, const float* x, float
     const unsigned channel = e % image.channels;
     const unsigned tap = e / image.channels % 9;
     const unsigned pixel = e / image.channels / 9;
-    // One too many, so that the border has no negative numbers.
+    // The number is one too large, so that the border has no negative numbers.
     const unsigned i = pixel / image.width + tap / 3;
     const unsigned j = pixel % image.width + tap % 3;
     const bool inside = i >= 1 && i <= image.height && j >= 1 && j <= image.width;
@@ -61,7 +61,7 @@ __global__ void Col2imKernel(std::size_t rows, Size image, const float* columns,
     const unsigned x0 = pixel % image.width;
     const float* own = columns + r * 9 * image.count();
     float sum = 0;
-    // The neighbours (y0 + di - 1, x0 + dj - 1) hold this pixel as their tap (2 - di, 2 - dj).
+    // The neighbours (y0 + di - 1, x0 + dj - 1) have this pixel as their tap (2 - di, 2 - dj).
     for (unsigned di = 0; di < 3; ++di) {
       if (y0 + di < 1 || y0 + di > image.height) continue;
       for (unsigned dj = 0; dj < 3; ++dj) {

@@ -1,6 +1,6 @@
-// Kernels over channels-last images. As the operations of the same name in compute.h; they are only
-// asked for when the functions return. Each element of an output is made by one thread, in the
-// CPU's order of additions: the bits are the CPU's.
+// Kernels over channels-last images. They work like the operations of the same name in compute.h,
+// but have only been started when the functions return. Each element of an output is made by one
+// thread, in the CPU's order of additions: the bits are the CPU's.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// The kernel of copies.h, in words that a test gives to the CPU too (tests/cuda_on_cpu).
+// The kernel of copies.h, in code that a test also compiles for the CPU (tests/cuda_on_cpu).
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ __device__ void CopyWords(const std::uint16_t* from, std::uint16_t* to, std::siz
   }
 }
 
-// A row of blocks for each piece: in the largest words by whose size both lie alike, and what is
-// left over at both ends number by number.
+// There is a row of blocks for each piece. It copies the largest words for which both addresses are
+// aligned alike, and the rest at both ends number by number.
 __global__ void CopyKernel(const __grid_constant__ Pieces<CopyPiece> pieces) {
   const std::uint16_t* const from = pieces.of[blockIdx.y].from;
   std::uint16_t* const to = pieces.of[blockIdx.y].to;

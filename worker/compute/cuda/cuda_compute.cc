@@ -45,7 +45,7 @@ class CudaCompute final : public Compute {
   ~CudaCompute() override { cudaDeviceSynchronize(); }
 
   std::string name() const override { return name_; }
-  // Much at a time: kernels are started one by one, and a GPU is wide.
+  // It is large: kernels are started one by one, and a GPU is wide.
   Granularity granularity() const override {
     return {.dense_rows = 4096, .conv_rows = 512, .columns_bytes = std::size_t{256} << 20};
   }
@@ -157,7 +157,7 @@ class CudaCompute final : public Compute {
   }
 
   const int number_;
-  const ChosenDevice device_;  // before all that is made on it
+  const ChosenDevice device_;  // before all objects on the device
   const std::string name_;
   cuda::Stream stream_;
   cuda::Blas blas_;

@@ -1,5 +1,6 @@
-// Compute on an NVIDIA GPU: cuBLAS for matrix products, kernels of our own for what stands between
-// them. Programs are built with it or without (LOCKSTEP_WITH_CUDA); without, this says so.
+// Compute on an NVIDIA GPU: cuBLAS for matrix products, and kernels of our own for the other
+// operations. Programs are built with or without it (LOCKSTEP_WITH_CUDA); without it, the functions
+// return that as an error.
 #pragma once
 
 #include <memory>
@@ -11,9 +12,10 @@
 
 namespace lockstep::worker {
 
-// On GPU `number`, below CudaDeviceCount(). `precision`: fp32, tf32 or bf16, what cuBLAS may round
-// the factors of products to; sums are FP32. Failures, there and later, are DeviceErrors.
-// Deterministic: no atomics on floats, a workspace and a stream of its own for cuBLAS.
+// Makes it on GPU `number`, below CudaDeviceCount(). `precision`: fp32, tf32 or bf16, to which
+// cuBLAS may round the factors of products; sums are FP32. Failures, there and later, are
+// DeviceErrors. It is deterministic: no atomics on floats, a workspace and a stream of its own for
+// cuBLAS.
 Result<std::unique_ptr<Compute>> MakeCudaCompute(int number, const std::string& precision);
 
 }  // namespace lockstep::worker

@@ -35,27 +35,29 @@ struct Chosen {
   explicit Chosen(int number) { Check(cudaSetDevice(number), kChoosing); }
 };
 
-// The same for a while: what any thread calls, a program's too, leaves its device as it was.
+// Chooses it for a while: a call from any thread, also a program's, leaves the thread's device as
+// it was.
 struct Visiting {
   explicit Visiting(int number) : visitor(number) { Check(visitor.status(), kChoosing); }
   Visitor visitor;
 };
 
-// Of a call that throws nothing.
+// The error of a call that does not throw.
 Error Failed(const char* what, cudaError_t status) {
-  static_cast<void>(cudaGetLastError());  // it would be reported again by the next kernel
+  static_cast<void>(cudaGetLastError());  // the next kernel would report it again
   return Error{ErrorCode::kUnavailable,
                fmt::format("the GPU failed: {}: {}", what, cudaGetErrorString(status))};
 }
 
 Error NoMemory(const char* what, std::size_t bytes, cudaError_t status) {
-  static_cast<void>(cudaGetLastError());  // it would be reported again by the next kernel
+  static_cast<void>(cudaGetLastError());  // the next kernel would report it again
   return Error{ErrorCode::kUnavailable,
                fmt::format("cannot have {} MiB of {} memory: {}", (bytes + (1 << 20) - 1) >> 20,
                            what, cudaGetErrorString(status))};
 }
 
-// Copies one way. Each stream waits for the callback of its last copy, so there are some of them.
+// Copies in one direction. Each stream waits for the callback of its last copy, so there are
+// several.
 class CopyStreams {
  public:
   void Copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
@@ -63,7 +65,7 @@ class CopyStreams {
     const Stream& stream = streams_[next_++ % streams_.size()];
     auto told = std::make_unique<std::function<void(bool)>>(std::move(done));
     const cudaError_t copied = cudaMemcpyAsync(to, from, bytes, kind, stream.get());
-    // The callback is called whatever becomes of the copy.
+    // The callback is called whatever happens to the copy.
     if (copied == cudaSuccess &&
         cudaStreamAddCallback(stream.get(), OnCopied, told.get(), 0) == cudaSuccess) {
       static_cast<void>(told.release());
@@ -81,12 +83,12 @@ class CopyStreams {
   }
 
   std::array<Stream, 4> streams_;
-  std::atomic<std::size_t> next_ = 0;  // of all data threads: each transport probes on its own
+  std::atomic<std::size_t> next_ = 0;  // for all data threads: each transport probes on its own
 };
 
-// Streams for calls that wait for what they ask for. Not the thread's own one
-// (cudaStreamPerThread): it waits for the default stream, and that for it, and a program that
-// computes there may have a whole backward pass under way.
+// Streams for calls that wait for their own work. The thread's own stream (cudaStreamPerThread)
+// would not do: it and the default stream wait for each other, and the program may have a whole
+// backward pass under way there.
 class CallStreams {
  public:
   class Borrowed {
@@ -121,7 +123,7 @@ class CallStreams {
   }
 
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Stream>> idle_;  // as many as have been in calls at once
+  std::vector<std::unique_ptr<Stream>> idle_;  // as many as there have been concurrent calls
 };
 
 // A word that a kernel writes and the host reads.
@@ -129,7 +131,7 @@ class Flag {
  public:
   Flag() { Clear(); }
   unsigned* get() const { return word_; }
-  // Of kernels that are known to be done.
+  // Call it after kernels that are known to be done.
   bool set() const { return *static_cast<volatile unsigned*>(word_) != 0; }
   void Clear() { *static_cast<volatile unsigned*>(word_) = 0; }
   void Free() { memory_.Free(); }
@@ -141,7 +143,7 @@ class Flag {
 
 class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
  public:
-  // The calling thread has chosen the GPU.
+  // The calling thread must have chosen the GPU.
   explicit CudaMemory(int number) : number_(number) {}
   ~CudaMemory() override {
     ending_.emplace(number_);
@@ -170,7 +172,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     return static_cast<std::byte*>(memory);
   }
   void Free(std::byte* memory, std::size_t /*bytes*/) override {
-    const Visitor here(number_);  // of whoever has kept it last
+    const Visitor here(number_);  // on the thread of the last owner
     cudaFree(memory);
   }
 
@@ -310,7 +312,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
  private:
-  // The data thread has nobody to throw to: a device that fails is an answer as well.
+  // An exception would reach nobody on the data thread: a failed device is an answer as well.
   void Begin(CopyStreams& streams, void* to, const void* from, std::size_t bytes,
              cudaMemcpyKind kind, std::function<void(bool)> done) const {
     if (cudaSetDevice(number_) == cudaSuccess) {
@@ -320,7 +322,7 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
     done(false);
   }
 
-  // What is put together of other kinds than this one.
+  // Starts the collected operations of all kinds but this one.
   void AskAllBut(const void* kind) const {
     const auto ask = [&](auto& batch) {
       if (&batch != kind) batch.Ask();
@@ -334,15 +336,16 @@ class CudaMemory final : public ExchangeMemory, public transport::DeviceCopies {
   }
 
   const int number_;
-  std::optional<Visitor> ending_;  // of the thread that ends this, until all below is gone
+  std::optional<Visitor> ending_;  // for the thread that ends this, until all members below are
+                                   // gone
   const std::unique_ptr<transport::DeviceSharing> sharing_ = MakeCudaSharing(number_);
   const std::unique_ptr<ProgramStreams> streams_ = MakeCudaStreams(number_);
   CallStreams calls_;
   Stream operations_;
   Event finished_;
   std::mutex looking_;  // guards found_
-  Flag found_;          // by AllFinite and Narrow
-  // What is put together until an operation of another kind is asked for.
+  Flag found_;          // for AllFinite and Narrow
+  // Operations that are collected until one of another kind is requested.
   Flag not_finite_;
   mutable CopyBatch copies_{operations_.get()};
   mutable SumBatch sums_{operations_.get(), not_finite_.get()};

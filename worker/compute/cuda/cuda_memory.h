@@ -7,8 +7,8 @@
 
 namespace lockstep::worker::cuda {
 
-// Of GPU `number`; the calling thread's device stays what it was. Operations have a stream of their
-// own, beside those that compute.
+// Makes the memory of GPU `number`; the calling thread's current device does not change. Operations
+// have a stream of their own, beside the compute streams.
 std::unique_ptr<ExchangeMemory> MakeCudaMemory(int number);
 
 }  // namespace lockstep::worker::cuda

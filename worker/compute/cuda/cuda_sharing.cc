@@ -80,7 +80,7 @@ Result<Driver> FindDriver() {
   return driver;
 }
 
-// "GPU-8f3a1c5e-...", as nvidia-smi has it; also of a part of a GPU (MIG).
+// Returns "GPU-8f3a1c5e-...", as nvidia-smi shows it; also for a part of a GPU (MIG).
 std::string UuidText(const CUuuid& uuid) {
   std::string text = "GPU";
   for (std::size_t i = 0; i < sizeof(uuid.bytes); ++i) {
@@ -90,7 +90,8 @@ std::string UuidText(const CUuuid& uuid) {
   return text;
 }
 
-// Physical memory of the driver. A mapping keeps it too, so this is held for a short time only.
+// Physical memory of the driver. A mapping keeps it too, so this object lives only for a short
+// time.
 class Physical {
  public:
   Physical(const Driver& driver, CUmemGenericAllocationHandle handle)
@@ -108,7 +109,7 @@ class Physical {
 class CudaSharing final : public transport::DeviceSharing {
  public:
   explicit CudaSharing(int number) : number_(number), driver_(FindDriver()) {
-    const Visitor here(number);  // the driver is begun by it
+    const Visitor here(number);  // it initializes the driver
     if (!driver_) {
       unable_ = driver_.error().message;
       return;
@@ -126,7 +127,7 @@ class CudaSharing final : public transport::DeviceSharing {
 
   Result<Exported> Export(std::uint64_t bytes) override {
     if (!unable_.empty()) return Unavailable(unable_);
-    const Visitor here(number_);  // of a program's thread, as well
+    const Visitor here(number_);  // a program's thread may call it too
     if (Status chosen = Chosen(here); !chosen) return chosen.error();
     const CUmemAllocationProp wanted = Wanted();
     std::size_t grain = 0;
@@ -183,16 +184,16 @@ class CudaSharing final : public transport::DeviceSharing {
       return driver_->Failed("cannot import the memory of its GPU", imported);
     }
     const Physical physical(*driver_, handle);
-    // Not every driver knows memory that a GPU may only read.
+    // Not every driver supports memory that a GPU may only read.
     auto data = Map(physical, bytes, CU_MEM_ACCESS_FLAGS_PROT_READ);
     if (!data) data = Map(physical, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     return data;
   }
 
   void Release(std::byte* data, std::uint64_t bytes) override {
-    const Visitor here(number_);  // of whoever has kept it last
+    const Visitor here(number_);  // on the thread of the last owner
     if (Forget(data) && here.status() == cudaSuccess) {
-      // A worker that ends early cannot always have waited for what computes into its own memory.
+      // A worker that ends early cannot always wait for the work in its own memory.
       cudaDeviceSynchronize();
       static_cast<void>(cudaGetLastError());
     }
@@ -204,20 +205,20 @@ class CudaSharing final : public transport::DeviceSharing {
  private:
   static constexpr const char* kKind = "cuda";
 
-  // Whether it was exported.
+  // Returns whether it was exported.
   bool Forget(std::byte* data) {
     const std::lock_guard lock(mutex_);
     return exported_.erase(data) != 0;
   }
 
-  // The device's primary context, for this thread.
+  // Makes the device's primary context this thread's.
   static Status Chosen(const Visitor& here) {
     if (here.status() == cudaSuccess) return {};
     static_cast<void>(cudaGetLastError());
     return Unavailable(fmt::format("cannot choose the GPU: {}", cudaGetErrorString(here.status())));
   }
 
-  // On a stream that waits for nobody: a program may have much under way on others.
+  // It uses a stream that waits for no other: a program may have much work under way on others.
   static bool Clear(std::byte* data, std::uint64_t bytes) {
     cudaStream_t stream = nullptr;
     if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return false;
@@ -248,13 +249,13 @@ class CudaSharing final : public transport::DeviceSharing {
     wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     wanted.location.id = device_;
-    // Peers on other hosts fetch out of the same memory.
+    // Peers on other hosts fetch from the same memory.
     wanted.allocFlags.gpuDirectRDMACapable =
         Has(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) ? 1 : 0;
     return wanted;
   }
 
-  // Whether this GPU can read the other's memory.
+  // Checks that this GPU can read the other's memory.
   Status CheckReach(const DeviceName& of) const {
     if (of == name_) return {};
     int count = 0;

@@ -9,7 +9,7 @@
 
 namespace lockstep::worker::cuda {
 
-// Of GPU `number`. Every call leaves the calling thread's device as it was.
+// Makes it for GPU `number`. Every call leaves the calling thread's device as it was.
 std::unique_ptr<transport::DeviceSharing> MakeCudaSharing(int number);
 
 }  // namespace lockstep::worker::cuda

@@ -13,8 +13,8 @@
 namespace lockstep::worker::cuda {
 namespace {
 
-// Where a stream of the program's has come is marked by an event. For that a stream of our own
-// waits, which then calls: a call in the program's own stream would hold it up.
+// An event marks the present end of a program's stream. A stream of our own waits for that event
+// and then calls back: a callback in the program's own stream would delay it.
 class CudaStreams final : public ProgramStreams {
  public:
   explicit CudaStreams(int number) : number_(number) {}
@@ -25,7 +25,7 @@ class CudaStreams final : public ProgramStreams {
     Check(here.status(), kChoosing);
     auto told = std::make_unique<Told>(Told{this, std::move(then)});
     const std::lock_guard lock(asking_);
-    // A wait is for what is marked when it is asked for, so one event does for all.
+    // A wait is for the mark at the time of the call, so one event serves all.
     mark_.Record(static_cast<cudaStream_t>(stream));
     mark_.HoldUp(waiting_);
     {
@@ -68,14 +68,14 @@ class CudaStreams final : public ProgramStreams {
     std::function<void()> then;
   };
 
-  // It is called whatever becomes of what it waits for.
+  // It is called whatever happens to the work before it.
   static void CUDART_CB OnReached(cudaStream_t /*stream*/, cudaError_t status, void* data) {
     const std::unique_ptr<Told> told(static_cast<Told*>(data));
     if (status == cudaSuccess) told->then();
     told->streams->Count();
   }
 
-  // One less is outstanding.
+  // Counts one outstanding call less.
   void Count() {
     const std::lock_guard lock(counting_);
     if (--outstanding_ == 0) none_.notify_all();

@@ -7,7 +7,7 @@
 
 namespace lockstep::worker::cuda {
 
-// Of GPU `number`.
+// Makes them for GPU `number`.
 std::unique_ptr<ProgramStreams> MakeCudaStreams(int number);
 
 }  // namespace lockstep::worker::cuda

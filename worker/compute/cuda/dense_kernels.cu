@@ -39,7 +39,7 @@ struct Products {
   __device__ float operator()(std::size_t i) const { return x[i] * y[i]; }
 };
 
-// The sums of chunks of rows, in an order that depends on the sizes alone; then the sums of these.
+// It sums chunks of rows in an order that depends on the sizes alone, and then these sums.
 template <class Term>
 __global__ void ChunkSumsKernel(std::size_t rows, std::size_t columns, std::size_t chunk_rows,
                                 Term term, float* chunks) {
@@ -73,7 +73,7 @@ struct Chunks {
   unsigned count;
 };
 
-// Enough blocks to fill a GPU, chunks of some length.
+// There are enough blocks to fill a GPU, and chunks of some length.
 Chunks ChunksOf(std::size_t rows, std::size_t columns) {
   Chunks chunks{};
   chunks.column_blocks = CeilDiv(columns, kBlockColumns, 0x7fffffff);

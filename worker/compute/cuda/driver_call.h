@@ -5,8 +5,8 @@
 
 namespace lockstep::worker::cuda {
 
-// With the meaning that the call has in the driver of CUDA 12.0. False: this driver has it not, or
-// there is none.
+// The call has the meaning of CUDA 12.0's driver. False: this driver lacks it, or there is no
+// driver.
 template <class Function>
 bool FindDriverCall(const char* name, Function& function) {
   void* found = nullptr;

@@ -1,4 +1,4 @@
-// Which elements a thread of a kernel takes: strides of the whole grid, by x.
+// The elements that a thread of a kernel takes: strides of the whole grid, by x.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,11 @@
-// Whether a number is one.
+// Whether a number is finite.
 #pragma once
 
 #include <cfloat>
 
 namespace lockstep::worker::cuda {
 
-// Neither infinite nor not a number.
+// True if it is neither infinite nor not a number.
 __device__ inline bool Finite(float x) { return fabsf(x) <= FLT_MAX; }
 
 }  // namespace lockstep::worker::cuda

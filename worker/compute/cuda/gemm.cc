@@ -9,7 +9,7 @@
 namespace lockstep::worker::cuda {
 namespace {
 
-// What NVIDIA advises for Hopper. With a workspace of its own and one stream, cuBLAS gives the same
+// NVIDIA advises this for Hopper. With a workspace of its own and one stream, cuBLAS gives the same
 // bits each time.
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
@@ -45,7 +45,7 @@ Blas::~Blas() {
   if (handle_ != nullptr) cublasDestroy(handle_);
 }
 
-// cuBLAS's matrices are column-major: read so, ours are their own transposes, and c' = b' a'.
+// cuBLAS's matrices are column-major: ours are then their own transposes, and c' = b' a'.
 void Blas::Gemm(Transpose transpose_a, Transpose transpose_b, std::size_t m, std::size_t n,
                 std::size_t k, const float* a, const float* b, float beta, float* c) {
   if (m == 0 || n == 0) return;

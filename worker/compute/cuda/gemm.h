@@ -19,7 +19,7 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // As Compute::Gemm.
+  // Works like Compute::Gemm.
   void Gemm(Transpose transpose_a, Transpose transpose_b, std::size_t m, std::size_t n,
             std::size_t k, const float* a, const float* b, float beta, float* c);
 

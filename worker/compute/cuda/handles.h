@@ -1,4 +1,4 @@
-// RAII for CUDA's objects. What fails throws a DeviceError; destructors are silent.
+// RAII for CUDA's objects. Failures throw a DeviceError; destructors are silent.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 
 namespace lockstep::worker::cuda {
 
-// Throws when `status` is an error. `what`: what was tried, for people.
+// Throws when `status` is an error. `what`: the attempted operation, for people.
 void Check(cudaError_t status, const char* what);
 
 class Stream {
@@ -28,7 +28,7 @@ class Stream {
 // A point in the course of a stream.
 class Event {
  public:
-  // Whoever waits for it sleeps: there may be more workers than cores.
+  // A thread that waits for it sleeps: there may be more workers than cores.
   Event() {
     Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
           "creating an event");
@@ -43,11 +43,11 @@ class Event {
   }
 
   void Record(const Stream& stream) { Record(stream.get()); }
-  // Of a stream that is somebody else's.
+  // Records it on a stream of another owner.
   void Record(cudaStream_t stream) { Check(cudaEventRecord(event_, stream), "computing"); }
-  // At once when it was never recorded.
+  // Returns at once when it was never recorded.
   void Wait() const { Check(cudaEventSynchronize(event_), "computing"); }
-  // Makes `stream` wait for what was last recorded.
+  // Makes `stream` wait for the last recorded point.
   void HoldUp(const Stream& stream) const {
     Check(cudaStreamWaitEvent(stream.get(), event_, 0), "ordering streams");
   }
@@ -67,7 +67,7 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // At least `bytes`; waits for the device before it replaces memory that may be in use.
+  // Returns at least `bytes`; it waits for the device before it replaces memory that may be in use.
   std::byte* Need(std::size_t bytes) {
     if (bytes <= bytes_) return data_;
     if (data_ != nullptr) Check(cudaDeviceSynchronize(), "computing");

@@ -1,4 +1,4 @@
-// How kernels are started: grids for loops over counts and over rows.
+// The launch of kernels: grids for loops over counts and over rows.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline dim3 GridForRows(std::size_t rows, std::size_t elements) {
   return {CeilDiv(elements, kThreads, 8192), CeilDiv(rows, 1, 32768), 1};
 }
 
-// After each start.
+// Call it after each launch.
 inline void CheckLaunch(const char* kernel) { Check(cudaGetLastError(), kernel); }
 
 }  // namespace lockstep::worker::cuda

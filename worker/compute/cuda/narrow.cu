@@ -44,7 +44,7 @@ struct NarrowSumBatch::Pending {
   std::uint64_t first = 0;
   Pieces<NarrowPiece> pieces;
 
-  // Is this one of pieces of the same vectors, which lie as their places do?
+  // Whether this is one of pieces of the same vectors, at the distances of the earlier pieces.
   bool Continues(NumberType of, std::span<const NarrowInput> inputs, const std::uint16_t* to,
                  const Rounding& way, std::uint64_t place) const {
     if (pieces.count == 0 || pieces.full() || of != type || inputs.size() != terms.count) {
@@ -96,7 +96,7 @@ void NarrowSumBatch::Add(NumberType type, std::span<const NarrowInput> inputs, s
   }
   void* table = nullptr;
   Check(cudaMallocAsync(&table, inputs.size_bytes(), stream_), "memory for the terms of a sum");
-  // Of memory that is not pinned it returns when that has been read.
+  // For memory that is not pinned, it returns when that has been read.
   Check(cudaMemcpyAsync(table, inputs.data(), inputs.size_bytes(), cudaMemcpyHostToDevice, stream_),
         "copying the terms of a sum");
   pending.terms.table = static_cast<const NarrowInput*>(table);

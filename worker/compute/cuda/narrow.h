@@ -13,24 +13,24 @@
 
 namespace lockstep::worker::cuda {
 
-// narrow.h's Narrow, asked of the stream when it returns. *too_large, of memory that the host and
-// the device have in common, becomes 1 where Narrow returns false.
+// narrow.h's Narrow, which has only been started on the stream when it returns. *too_large, in
+// memory that the host and the device share, becomes 1 where Narrow returns false.
 void NarrowNumbers(cudaStream_t stream, NumberType type, const float* from, std::uint16_t* to,
                    std::size_t n, const Rounding& rounding, std::uint64_t first,
                    unsigned* too_large);
 
-// Sums that are called for one behind the other, of which none reads what another writes: those of
-// pieces of the same vectors are one kernel. One thread.
+// Consecutive sums, of which none reads what another writes. Sums of pieces of the same vectors are
+// one kernel. It belongs to one thread.
 class NarrowSumBatch {
  public:
-  // `*too_large` as above.
+  // `*too_large` is as above.
   NarrowSumBatch(cudaStream_t stream, unsigned* too_large);
   ~NarrowSumBatch();
 
   // narrow.h's WeightedSum, in one pass over all inputs.
   void Add(NumberType type, std::span<const NarrowInput> inputs, std::uint16_t* out, std::size_t n,
            const Rounding& rounding, std::uint64_t first);
-  // What was called for is asked of the stream now, if it was not before.
+  // Starts the collected sums on the stream now, if they have not started before.
   void Ask();
 
  private:
@@ -41,7 +41,7 @@ class NarrowSumBatch {
   const std::unique_ptr<Pending> pending_;
 };
 
-// As NarrowSumBatch, of widened numbers. One thread.
+// Like NarrowSumBatch, for widened numbers. It belongs to one thread.
 class WidenBatch {
  public:
   explicit WidenBatch(cudaStream_t stream);

@@ -1,6 +1,6 @@
-// Numbers of 16 bits for one element: the bits of memory/narrow.cc's loops. Nothing here is CUDA's,
-// so that a test can hold it to the CPU's bits on any machine; kernels are compiled without
-// contraction into fused multiply-adds.
+// Numbers of 16 bits for one element, with the bits of memory/narrow.cc's loops. It uses nothing of
+// CUDA, so that a test can compare it with the CPU's bits on any machine; kernels are compiled
+// without contraction into fused multiply-adds.
 #pragma once
 
 #include <bit>
@@ -13,12 +13,12 @@ namespace lockstep::worker::cuda {
 
 struct Bf16Number {
   static constexpr NumberType kType = NumberType::kBf16;
-  static constexpr std::uint32_t kTooLarge = 0x7f7f8000;  // rounds to infinity, and all behind it
+  static constexpr std::uint32_t kTooLarge = 0x7f7f8000;  // it and all above round to infinity
   static constexpr std::uint32_t kLargest = 0x7f7f;
   static constexpr std::uint32_t kInfinite = 0x7f80;
 
   static constexpr float Widen(std::uint32_t narrow) { return std::bit_cast<float>(narrow << 16); }
-  // Of a value below kTooLarge, without its sign.
+  // Takes a value below kTooLarge, without its sign.
   static constexpr std::uint32_t Round(std::uint32_t value) {
     return (value + 0x7fff + ((value >> 16) & 1)) >> 16;
   }
@@ -49,7 +49,8 @@ struct Fp16Number {
   }
   static constexpr std::uint32_t Round(std::uint32_t value) {
     if (value >= kSmallestBits) return (value - kBias + 0xfff + ((value >> 13) & 1)) >> 13;
-    // The last bit of 0.5 is worth that of the small ones: the addition rounds them.
+    // The last bit of 0.5 has the weight of the last bit of the small numbers: the addition rounds
+    // them.
     return std::bit_cast<std::uint32_t>(std::bit_cast<float>(value) + 0.5f) - 0x3f000000;
   }
   static constexpr std::uint32_t RoundAtRandom(std::uint32_t value, std::uint32_t random) {
@@ -80,10 +81,10 @@ constexpr std::uint32_t RandomBits(std::uint64_t key, std::uint64_t place) {
   return x ^ (x >> 14);
 }
 
-// kSum: of finite terms, so that infinity is a number that is too large like others.
+// kSum: a sum of finite terms, so that infinity is a number that is too large like others.
 enum class NarrowWhat : std::uint8_t { kGiven, kSum };
 
-// `fits` becomes false where it is too large, infinite or not a number.
+// `fits` becomes false where the value is too large, infinite or not a number.
 template <class Type, NarrowWhat kWhat>
 constexpr std::uint16_t NarrowOne(float number, const Rounding& rounding, std::uint64_t place,
                                   bool& fits) {

@@ -1,4 +1,4 @@
-// The kernels of narrow.h, in words that a test gives to the CPU too (tests/cuda_on_cpu).
+// The kernels of narrow.h, in code that a test also compiles for the CPU (tests/cuda_on_cpu).
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace lockstep::worker::cuda {
 
-// Numbers that lie in one word of 16 bytes.
+// The numbers in one word of 16 bytes.
 constexpr unsigned kNarrowInWord = sizeof(uint4) / sizeof(std::uint16_t);
 
-// From the first piece on, in all vectors.
+// Counted from the first piece, in all vectors.
 struct NarrowPiece {
   std::ptrdiff_t first;
   std::size_t count;
@@ -49,17 +49,17 @@ __global__ void WidenKernel(const __grid_constant__ Pieces<NarrowPiece> pieces,
   }
 }
 
-// As many as travel as the kernel's arguments; of more there is a table in the device's memory.
+// The most terms that fit into the kernel's arguments; more are in a table in the device's memory.
 constexpr unsigned kMostNarrowTerms = 64;
 struct NarrowTerms {
   NarrowInput of[kMostNarrowTerms];  // data: of the first piece
   const NarrowInput* table;          // null: there are no more
   unsigned count;
-  bool askew;  // the vectors do not lie alike, by multiples of 16 bytes
+  bool askew;  // the vectors have different alignments to 16 bytes
 };
 
-// A row of blocks for each piece: eight numbers at once where they lie as words do, what is left
-// over at both ends one by one.
+// There is a row of blocks for each piece: eight numbers at once where they are aligned as words,
+// and the rest at both ends one by one.
 template <class Type>
 __global__ void NarrowSumKernel(const __grid_constant__ NarrowTerms terms,
                                 const __grid_constant__ Pieces<NarrowPiece> pieces,

@@ -6,7 +6,7 @@
 
 namespace lockstep::worker::cuda {
 
-// As many as travel as a kernel's arguments, beside the rest.
+// The most pieces that fit into a kernel's arguments, beside the rest.
 constexpr unsigned kMostPieces = 128;
 
 template <class Piece>
@@ -25,7 +25,7 @@ struct Pieces {
   }
 };
 
-// How many floats `to` lies behind `from`, which may be of another vector.
+// The distance in floats from `from` to `to`, which may be of another vector.
 inline std::ptrdiff_t Distance(const float* from, const float* to) {
   return (reinterpret_cast<std::intptr_t>(to) - reinterpret_cast<std::intptr_t>(from)) /
          static_cast<std::ptrdiff_t>(sizeof(float));

@@ -32,7 +32,7 @@ __global__ void DropoutKernel(std::size_t rows, std::size_t columns, std::uint32
   }
 }
 
-// In the first lane.
+// The result is in the first lane.
 __device__ float WarpSum(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     value += __shfl_down_sync(kAllLanes, value, distance);
@@ -58,7 +58,7 @@ __device__ float BlockSum(float value) {
   return result;
 }
 
-// A block for each row.
+// There is a block for each row.
 __global__ void LayerNormKernel(std::size_t rows, std::size_t columns, const float* x,
                                 const float* gain, const float* shift, float* y, float* normalized,
                                 float* inverse_deviation) {
@@ -106,7 +106,7 @@ __global__ void LayerNormBackwardKernel(std::size_t rows, std::size_t columns, c
   }
 }
 
-// A warp for each row.
+// There is a warp for each row.
 template <bool kDelta>
 __global__ void SoftmaxLossKernel(std::size_t rows, std::size_t classes, const float* logits,
                                   const std::uint16_t* labels, float* delta, RowLoss* losses) {
@@ -155,7 +155,7 @@ __global__ void SoftmaxLossKernel(std::size_t rows, std::size_t classes, const f
   }
 }
 
-// One block; rows in a fixed order.
+// It is one block, with rows in a fixed order.
 __global__ void AddLossesKernel(std::size_t rows, const RowLoss* losses, LossSums* sums) {
   __shared__ double loss[kThreads];
   __shared__ unsigned long long correct[kThreads];

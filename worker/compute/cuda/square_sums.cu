@@ -9,7 +9,7 @@
 namespace lockstep::worker::cuda {
 namespace {
 
-// Half a warp for each grain, a thread for each of reduce.h's lanes.
+// There is half a warp for each grain, and a thread for each of reduce.h's lanes.
 constexpr unsigned kLanes = 16;
 constexpr unsigned kAllThreads = 0xffffffff;
 
@@ -31,7 +31,7 @@ struct Narrow {
   }
 };
 
-// A row of blocks for each piece.
+// There is a row of blocks for each piece.
 template <class Number>
 __global__ void GrainSquaresKernel(const __grid_constant__ Pieces<Piece> pieces,
                                    std::size_t grain) {
@@ -42,7 +42,7 @@ __global__ void GrainSquaresKernel(const __grid_constant__ Pieces<Piece> pieces,
   const unsigned lane = threadIdx.x % kLanes;
   const std::size_t stride = ElementStride() / kLanes;
   const std::size_t first = FirstElement() / kLanes;
-  // Both halves of a warp make the same number of turns, since they shuffle together.
+  // Both halves of a warp make the same number of iterations, since they shuffle together.
   const std::size_t turns = (grains + stride - 1) / stride;
   for (std::size_t turn = 0; turn < turns; ++turn) {
     const std::size_t g = first + turn * stride;

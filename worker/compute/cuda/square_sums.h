@@ -11,17 +11,17 @@
 
 namespace lockstep::worker::cuda {
 
-// Those that are called for one behind the other, none of which reads what another writes, are one
-// kernel. One thread.
+// Consecutive ones, of which none reads what another writes, are one kernel. It belongs to one
+// thread.
 class SquareBatch {
  public:
   explicit SquareBatch(cudaStream_t stream);
   ~SquareBatch();
 
   // out[g] = the sum of squares of data[g * grain .. min(n, (g + 1) * grain)), in double precision
-  // and reduce.h's order. All of it on the device. `data`: n floats, or numbers of 16 bits.
+  // and reduce.h's order. All memory is on the device. `data`: n floats, or numbers of 16 bits.
   void Add(NumberType type, const void* data, std::size_t n, std::size_t grain, double* out);
-  // What was called for is asked of the stream now, if it was not before.
+  // Starts the collected sums on the stream now, if they have not started before.
   void Ask();
 
  private:

@@ -20,11 +20,11 @@ const std::byte* SmallUploads::Bring(std::span<const std::byte> host, const Stre
 
 const float* InputRing::Stage(std::span<const float> host, const Stream& compute) {
   Slot& slot = slots_[count_ % kSlots];
-  slot.copied.Wait();  // the copy out of its pinned memory, three Stages ago
+  slot.copied.Wait();  // the copy from its pinned memory, three Stages ago
   std::byte* pinned = slot.pinned.Need(host.size_bytes());
   std::byte* device = slot.device.Need(host.size_bytes());
   std::memcpy(pinned, host.data(), host.size_bytes());
-  // Who uses what lay here, three Stages ago, was asked before the last Stage.
+  // Work on the earlier contents, three Stages ago, was started before the last Stage.
   asked_[(count_ + 1) % 2].HoldUp(copies_);
   Check(cudaMemcpyAsync(device, pinned, host.size_bytes(), cudaMemcpyHostToDevice, copies_.get()),
         "copying samples to the device");
@@ -47,7 +47,7 @@ void Link::Pin(std::span<const float> host) {
       cudaHostRegister(const_cast<float*>(host.data()), host.size_bytes(), cudaHostRegisterDefault);
   pinned_[host.data()] = status == cudaSuccess;
   if (status == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // it would be reported again by the next kernel
+  static_cast<void>(cudaGetLastError());  // the next kernel would report it again
   spdlog::warn(
       "{} MiB of host memory cannot be pinned ({}): copies to and from the GPU will hold it up",
       host.size_bytes() >> 20, cudaGetErrorString(status));

@@ -1,5 +1,5 @@
-// The ways between host and device: small things that kernels read, samples ahead of need,
-// parameters and gradients.
+// Copies between host and device: small arguments of kernels, samples ahead of need, parameters and
+// gradients.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@
 
 namespace lockstep::worker::cuda {
 
-// Copies of host memory for the operations that are asked for next on one stream. The host's memory
-// is read before Bring returns.
+// Copies of host memory for the next operations on one stream. The host's memory is read before
+// Bring returns.
 class SmallUploads {
  public:
-  // Valid for what is asked for on `stream` before the kSlots-th Bring after this one.
+  // The result is valid for operations on `stream` before the kSlots-th Bring after this one.
   const std::byte* Bring(std::span<const std::byte> host, const Stream& stream);
 
  private:
@@ -32,15 +32,15 @@ class SmallUploads {
   std::size_t next_ = 0;
 };
 
-// Compute::Stage: samples go through pinned memory over a stream of their own, while the compute
-// stream is at work on those before.
+// Implements Compute::Stage: samples go through pinned memory over a stream of their own, while the
+// compute stream works on earlier ones.
 class InputRing {
  public:
   const float* Stage(std::span<const float> host, const Stream& compute);
 
  private:
-  // The samples that are used, those that are copied, and those that were used last and may still
-  // be when the copy is asked for.
+  // The samples in use, those that are copied, and the earlier ones that may still be in use when
+  // the copy is started.
   static constexpr std::size_t kSlots = 3;
   struct Slot {
     PinnedMemory pinned;
@@ -49,8 +49,8 @@ class InputRing {
   };
   Stream copies_;
   std::array<Slot, kSlots> slots_;
-  // In the compute stream, by the parity of the Stage: whoever uses what the last Stage but one
-  // gave is before it.
+  // Events of the compute stream, by the parity of the Stage: all uses of the second last Stage's
+  // result come before the event.
   std::array<Event, 2> asked_;
   std::size_t count_ = 0;
 };
@@ -79,7 +79,7 @@ class Link final : public HostLink {
   Stream downloads_;
   std::vector<UnderWay> tickets_;
   std::vector<Ticket> free_;
-  std::map<const float*, bool> pinned_;  // whether it could be
+  std::map<const float*, bool> pinned_;  // whether pinning succeeded
 };
 
 }  // namespace lockstep::worker::cuda

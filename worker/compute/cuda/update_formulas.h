@@ -1,7 +1,7 @@
-// The optimizer's formulae for one element, operation by operation those of optimizer/rules.cc.
-// `sum` is the gradient sum's element, `root` a correctly rounded square root. Nothing here is
-// CUDA's, so that a test can hold it to the CPU's bits on any machine; kernels are compiled without
-// contraction into fused multiply-adds.
+// The optimizer's formulae for one element, equal to those of optimizer/rules.cc operation by
+// operation. `sum` is the gradient sum's element, `root` a correctly rounded square root. It uses
+// nothing of CUDA, so that a test can compare it with the CPU's bits on any machine; kernels are
+// compiled without contraction into fused multiply-adds.
 #pragma once
 
 #include "worker/optimizer/rules.h"

@@ -9,13 +9,13 @@
 namespace lockstep::worker::cuda {
 namespace {
 
-// Correctly rounded as long as nobody asks for fast mathematics.
+// It is correctly rounded as long as fast mathematics are off.
 struct Root {
   __host__ __device__ float operator()(float x) const { return sqrtf(x); }
 };
 
-// What is done to an element, and to its state `at` elements behind the first slice's beginning.
-// MoveBack: the slice whose state this is begins so many elements behind the first one.
+// The operation on an element, and on its state `at` elements behind the first slice's beginning.
+// MoveBack: the slice of this state begins so many elements behind the first one.
 struct SgdPlainRule {
   rules::SgdFactors factors;
   bool operator==(const SgdPlainRule&) const = default;
@@ -87,7 +87,7 @@ struct Piece {
   const float* sum;
 };
 
-// A row of blocks for each slice.
+// There is a row of blocks for each slice.
 template <class OneRule>
 __global__ void UpdateKernel(const __grid_constant__ Pieces<Piece> pieces, float* parameters,
                              float factor, OneRule rule) {

@@ -9,8 +9,8 @@
 
 namespace lockstep::worker::cuda {
 
-// Steps that are called for one behind the other, of slices that do not overlap and in the same
-// way, are one kernel, since many small ones would take longer to start than to run. One thread.
+// Consecutive steps of the same kind, for slices that do not overlap, are one kernel. Many small
+// ones would take longer to start than to run. It belongs to one thread.
 class UpdateLoops final : public rules::Loops {
  public:
   explicit UpdateLoops(cudaStream_t stream);
@@ -28,7 +28,7 @@ class UpdateLoops final : public rules::Loops {
   void AdamWStep(const rules::Slice& slice, const rules::AdamFactors& factors, float* moment,
                  float* square) const override;
 
-  // What was called for is asked of the stream now, if it was not before.
+  // Starts the collected steps on the stream now, if they have not started before.
   void Ask() const;
 
  private:

@@ -1,5 +1,5 @@
-// A GPU is the calling thread's for a while, and afterwards the thread has what it had before:
-// threads of a program that computes on other GPUs too.
+// Makes a GPU the calling thread's for a while, and then restores the thread's earlier one. Threads
+// of a program that computes on other GPUs need that too.
 #pragma once
 
 #include <cuda.h>
@@ -9,16 +9,15 @@
 
 namespace lockstep::worker::cuda {
 
-inline constexpr const char* kChoosing = "choosing the device";  // what failed, for people
+inline constexpr const char* kChoosing = "choosing the device";  // the failed operation, for people
 
-// By the driver's contexts: cudaSetDevice back to a GPU that nobody has used would take memory
-// there.
+// It uses the driver's contexts: cudaSetDevice back to an unused GPU would take memory there.
 class Visitor {
  public:
   explicit Visitor(int number) {
     if (FindDriverCall("cuCtxGetCurrent", get_) && FindDriverCall("cuCtxSetCurrent", set_)) {
       const CUresult got = get_(&before_);
-      // Nothing is current where nobody in the process has begun with the driver.
+      // Nothing is current before the process has used the driver.
       if (got != CUDA_SUCCESS) before_ = nullptr;
       known_ = got == CUDA_SUCCESS || got == CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -30,7 +29,7 @@ class Visitor {
   Visitor(const Visitor&) = delete;
   Visitor& operator=(const Visitor&) = delete;
 
-  // Of choosing the GPU.
+  // The status of choosing the GPU.
   cudaError_t status() const { return status_; }
 
  private:

@@ -10,17 +10,17 @@
 namespace lockstep::worker::cuda {
 namespace {
 
-// As many as are summed in a pass; they travel as the kernel's arguments.
+// The most terms of a pass; they are the kernel's arguments.
 constexpr unsigned kMostTerms = 64;
 struct Terms {
   const float* data[kMostTerms];  // of the first piece
   float weight[kMostTerms];
   unsigned count;
-  bool continued;  // `out` holds the sum of the terms before
-  bool askew;      // the vectors do not lie alike, by multiples of 16 bytes
+  bool continued;  // `out` holds the sum of the earlier terms
+  bool askew;      // the vectors have different alignments to 16 bytes
 };
 
-// From the first piece on, in all vectors.
+// Counted from the first piece, in all vectors.
 struct Piece {
   std::ptrdiff_t first;
   std::size_t count;
@@ -32,7 +32,7 @@ unsigned Skew(const float* data) {
   return static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(data) / sizeof(float) % kFour);
 }
 
-// Data is read once: no use for it in the caches.
+// The data is read once: caching it has no use.
 __device__ float4 LoadFour(const float* data, std::size_t i) {
   return __ldcs(reinterpret_cast<const float4*>(data) + i);
 }
@@ -46,8 +46,8 @@ __device__ bool AllFinite(const float4& x) {
   return Finite(x.x) && Finite(x.y) && Finite(x.z) && Finite(x.w);
 }
 
-// A row of blocks for each piece. kCount: how many terms, not continued, all loads under way at
-// once; 0: any number.
+// There is a row of blocks for each piece. kCount: the number of terms, not continued, with all
+// loads under way at once; 0: any number.
 template <unsigned kCount>
 __global__ void SumKernel(const __grid_constant__ Terms terms,
                           const __grid_constant__ Pieces<Piece> pieces, float* out,
@@ -55,7 +55,7 @@ __global__ void SumKernel(const __grid_constant__ Terms terms,
   const std::ptrdiff_t first = pieces.of[blockIdx.y].first;
   const std::size_t n = pieces.of[blockIdx.y].count;
   out += first;
-  // Fours where they lie as fours do; what is left over at both ends one by one.
+  // It takes fours where the addresses are aligned for them, and the rest at both ends one by one.
   const std::size_t lead = min(
       n,
       static_cast<std::size_t>(-(reinterpret_cast<std::uintptr_t>(out) / sizeof(float)) % kFour));
@@ -99,7 +99,7 @@ struct SumBatch::Pending {
   float* out = nullptr;
   Pieces<Piece> pieces;
 
-  // Is this one of pieces of the same vectors?
+  // Whether this is one of pieces of the same vectors.
   bool Continues(std::span<const Input> inputs, const float* to) const {
     if (pieces.count == 0 || pieces.full() || inputs.size() != terms.count) return false;
     const std::ptrdiff_t first = Distance(out, to);
@@ -145,7 +145,7 @@ void SumBatch::Add(std::span<const Input> inputs, float* out, std::size_t n) {
     pending_->Begin(pass, out, /*continued=*/done > 0);
     pending_->pieces.Add({0, n});
   }
-  // What is continued is of these inputs alone.
+  // A continued sum has these inputs alone.
   if (inputs.size() > kMostTerms) Ask();
 }
 
