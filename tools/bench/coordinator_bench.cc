@@ -19,7 +19,7 @@
 namespace lockstep::bench {
 namespace {
 
-constexpr std::uint32_t kWarmUp = 10;  // rounds, at most as many as are measured
+constexpr std::uint32_t kWarmUp = 10;  // rounds, or fewer where fewer are measured
 
 // Processor time of another process.
 struct ProcessorTime {
@@ -59,7 +59,7 @@ struct Row {
   double rounds_per_s = 0;
   double median_us = 0;  // of a round
   double p95_us = 0;
-  double cpu_us = 0;  // of the coordinator, of a round
+  double cpu_us = 0;  // of the coordinator, for a round
   double cpu_user_us = 0;
   double cpu_system_us = 0;
   double first_median_us = 0;  // from the last message to the commit
@@ -67,13 +67,13 @@ struct Row {
   double last_p95_us = 0;
 };
 
-// What is taken down in the course of one job.
+// The notes of one job.
 class Measurement {
  public:
   Measurement(std::uint32_t rounds, pid_t coordinator)
       : rounds_(rounds), warm_up_(std::min(kWarmUp, rounds)), coordinator_(coordinator) {}
 
-  // Warm-up, rounds with answers at once, one between, rounds with spaced units.
+  // Counts the warm-up, rounds with answers at once, one between, and rounds with spaced units.
   static std::uint64_t AllRounds(std::uint32_t rounds) {
     return std::min(kWarmUp, rounds) + 2 * std::uint64_t{rounds} + 2;
   }
@@ -136,7 +136,7 @@ class Measurement {
 
 Result<std::string> ConfigOf(const CoordinatorBenchOptions& options, std::uint32_t workers) {
   const std::uint64_t units = std::uint64_t{workers} * options.units;
-  // One sample a unit; nothing but rounds happens: no end of an epoch, no evaluation.
+  // It has one sample a unit, and only rounds: no end of an epoch, no evaluation.
   const std::string text = fmt::format(
       "[job]\nrounds = {}\nglobal_batch = {}\nunits = {}\njoin_timeout = 10min\n"
       "[exchange]\ntransport = tcp\n[liveness]\ntimeout = 60s\n"

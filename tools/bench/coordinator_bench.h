@@ -1,4 +1,4 @@
-// How many rounds the coordinator drives, and what a round costs it.
+// Measures how many rounds the coordinator drives, and the cost of a round for it.
 #pragma once
 
 #include "base/result.h"
@@ -7,7 +7,7 @@
 
 namespace lockstep::bench {
 
-// Prints the table, writes the JSON.
+// Prints the table and writes the JSON.
 Status RunCoordinatorBench(const CoordinatorBenchOptions& options, Signals& signals);
 
 }  // namespace lockstep::bench

@@ -8,11 +8,11 @@
 namespace lockstep::bench {
 namespace {
 
-// The second pass is for settings whose best value depends on one that was changed after them.
+// The second pass is for settings whose best value depends on a later one that changed.
 constexpr std::size_t kPasses = 2;
-// One comparison that comes out so is enough.
+// One comparison with this result is enough.
 constexpr double kFarBehind = 1.15;
-// A change that gains less is not made: most of those are noise.
+// A change with a smaller gain is not made: most of those are noise.
 constexpr double kWorthIt = 0.97;
 
 const std::string& ValueIn(const Choice& choice, const Knob& knob) {
@@ -31,7 +31,7 @@ Choice With(Choice choice, const Knob& knob, const std::string& value) {
 
 }  // namespace
 
-// Of an even number the lower one would be the luckier one.
+// For an even number, the lower middle one would favour the lucky ones.
 double Middle(std::vector<double> ratios) {
   LOCKSTEP_CHECK(!ratios.empty(), "nothing was compared");
   std::ranges::sort(ratios);

@@ -43,7 +43,7 @@ std::string OptimizerText(const std::string& rule) {
 }
 
 Result<std::string> ConfigOf(const ExchangeBenchOptions& options) {
-  // A sample and a unit for each worker; no end of an epoch before the job's.
+  // It has a sample and a unit for each worker, and no end of an epoch before the job's.
   const std::string text = fmt::format(
       "[job]\nrounds = {}\nglobal_batch = {}\nunits = {}\n"
       "[optimizer]\n{}"

@@ -1,4 +1,4 @@
-// How long n workers take to sum their gradients, nothing being computed.
+// Measures how long n workers take to sum their gradients, without any computation.
 #pragma once
 
 #include "base/result.h"
@@ -7,7 +7,7 @@
 
 namespace lockstep::bench {
 
-// Prints the table, writes the JSON.
+// Prints the table and writes the JSON.
 Status RunExchangeBench(const ExchangeBenchOptions& options, Signals& signals);
 
 }  // namespace lockstep::bench

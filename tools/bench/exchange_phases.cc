@@ -32,7 +32,7 @@ std::vector<RoundPhases> PhasesOf(std::span<const WorkerReport> reports, std::ui
     RoundPhases phases;
     Time before = round.sealed;
     for (std::size_t i = 0; i < kPhases.size(); ++i) {
-      // What did not happen, or was over before, took no time.
+      // A phase that did not happen, or was over before, took no time.
       const Time end = std::max(before, round.ends[i]);
       phases.phases_us[i] = static_cast<double>((end - before).count()) / 1e3;
       before = end;

@@ -1,4 +1,4 @@
-// Where the time of an exchange goes, out of what its workers have noted.
+// The time of each phase of an exchange, from the notes of its workers.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace lockstep::bench {
 
-// One follows the other; each ends when the last worker has come so far.
+// One phase follows the other; each ends when the last worker has ended it.
 //   deliver  owners have what they fetch of the contributions (nothing where all is mapped)
 //   commit   the commit is heard
 //   reduce   shards are summed
@@ -26,12 +26,11 @@ struct RoundPhases {
   std::array<double, kPhases.size()> phases_us = {};
 };
 
-// The rounds from `first` on that every worker has applied, in order. All workers have one clock,
+// The rounds from `first` on that every worker has applied, in order. All workers use one clock,
 // that of the machine.
 std::vector<RoundPhases> PhasesOf(std::span<const WorkerReport> reports, std::uint64_t first);
 
-// Bytes that were copied in such a round, of all workers together, for each byte of all their
-// gradients.
+// Bytes copied in such a round, by all workers together, for each byte of all their gradients.
 double CopiedPerByte(std::span<const WorkerReport> reports, std::uint64_t first,
                      std::uint64_t gradient_bytes);
 

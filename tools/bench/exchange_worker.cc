@@ -68,7 +68,7 @@ Meeting::~Meeting() {
 
 void Meeting::Wait() { ::pthread_barrier_wait(&shared_->barrier); }
 
-// One line for the memory and one for each round, of nanoseconds.
+// It has one line for the memory and one for each round, of nanoseconds.
 Status Write(const WorkerReport& report, const std::filesystem::path& file) {
   std::ofstream out(file);
   out << report.peak_bytes << '\n';
@@ -120,7 +120,7 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
   session_options.data_host = options.data_host;
   session_options.connect_timeout = options.connect_timeout;
   session_options.device = options.device;
-  // Its rounds are written by the data thread while the session lives.
+  // The data thread writes its rounds while the session lives.
   WorkerReport report;
   session_options.on_round = [&report](const worker::RoundTimes& times) {
     report.rounds.push_back(times);
@@ -142,7 +142,7 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
   job.dataset_digest = "nothing";
   job.train_samples = options.samples;
   if (const ExchangeSection& exchange = (*session)->config().exchange; exchange.rank() > 0) {
-    // A matrix of as many columns as a square bucket has, cut into buckets.
+    // The tensor is a matrix of as many columns as a square bucket has, cut into buckets.
     const auto floats = std::min(options.parameters, exchange.bucket_bytes / sizeof(float));
     const auto side = static_cast<std::uint64_t>(std::sqrt(static_cast<double>(floats)));
     const std::uint64_t rows = options.parameters / side;
@@ -161,11 +161,11 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
       case worker::Work::Kind::kEvaluate:
         (*session)->EvaluationDone(0, 0);
         break;
-      case worker::Work::Kind::kNone:    // of NextWithin alone
-      case worker::Work::Kind::kUpdate:  // of optimizer.name = custom alone
+      case worker::Work::Kind::kNone:    // only NextWithin returns it
+      case worker::Work::Kind::kUpdate:  // only optimizer.name = custom has it
         break;
       case worker::Work::Kind::kTrain:
-        // The session, or the device at the start, has cleared the gradient; it stays as it is.
+        // The session, or the device at the start, has cleared the gradient; it does not change.
         if (options.idle > Duration::zero()) std::this_thread::sleep_for(options.idle);
         if (meeting) meeting->Wait();
         (*session)->Done({.samples = work.samples.size(), .loss_sum = 0});

@@ -16,10 +16,10 @@
 
 namespace lockstep::bench {
 
-// Where the processes of a job wait for each other, so that they seal their contributions together
-// and nobody's exchange runs beside what another one does before it. In a file that they map. A
-// process that ends before it has waited blocks the others for good: whoever started them looks
-// after that.
+// The place where the processes of a job wait for each other. They seal their contributions
+// together, so nobody's exchange runs beside an earlier step of another one. It lies in a file that
+// they map. A process that ends before it has waited blocks the others for good; the process that
+// started them must handle that.
 class Meeting {
  public:
   static Status Prepare(const std::filesystem::path& file, std::uint32_t processes);
@@ -41,19 +41,19 @@ class Meeting {
 struct ExchangeWorkerOptions {
   std::string coordinator;  // "127.0.0.1:7070"
   std::string secret_file;  // empty: none
-  std::string data_host;    // as lockstep-worker's
+  std::string data_host;    // as for lockstep-worker
   Duration connect_timeout = std::chrono::seconds(60);
   std::uint64_t parameters = 0;
   std::uint64_t samples = 0;
-  // Optional: sets these two by the job's config, before anything is opened.
+  // Optional: sets the two fields by the job's config, before anything is opened.
   std::function<Status(const JobConfig& config, ExchangeWorkerOptions& options)> describe;
-  std::string meeting;  // its file; empty: nobody waits for the others
-  Duration idle{};      // asleep before each contribution, with `meeting` before that
+  std::string meeting;  // its file; empty: no worker waits for the others
+  Duration idle{};      // sleep before each contribution, with `meeting` before that
   std::string device = "cpu";
   std::string report;  // a file: see WorkerReport; empty: none
 };
 
-// What a worker of the measured job has found, in a file of its own when the job has ended.
+// The findings of a worker of the measured job, in a file of its own when the job has ended.
 struct WorkerReport {
   std::vector<worker::RoundTimes> rounds;
   std::uint64_t peak_bytes = 0;  // of its buffers, backed by pages
@@ -61,7 +61,7 @@ struct WorkerReport {
 Status Write(const WorkerReport& report, const std::filesystem::path& file);
 Result<WorkerReport> ReadWorkerReport(const std::filesystem::path& file);
 
-// Until the job ends.
+// Returns when the job ends.
 Status RunExchangeWorker(ExchangeWorkerOptions options);
 
 }  // namespace lockstep::bench

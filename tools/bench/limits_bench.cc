@@ -38,8 +38,8 @@ constexpr std::size_t kTcpWrite = 1u << 20;
 
 enum Limit : std::uint8_t { kSum, kSumStep, kMemcpy, kTcp, kLimits };
 
-// What the processes share beside the gradients. They write where nobody else does, and read what
-// others have written behind the barrier.
+// The data that the processes share beside the gradients. Each writes a place of its own, and reads
+// what others have written behind the barrier.
 struct Board {
   ::pthread_barrier_t barrier;
   std::array<std::array<std::int64_t, kMostWorkers>, kMostRounds> begin, end;
@@ -47,7 +47,7 @@ struct Board {
 
 std::int64_t NowNs() { return MonotonicNow().time_since_epoch().count(); }
 
-// Shared with children that are made later, and theirs alone.
+// Memory that is shared with children made later, and with nobody else.
 class Shared {
  public:
   explicit Shared(std::size_t bytes) : bytes_(std::max<std::size_t>(bytes, 4096)) {
@@ -74,7 +74,7 @@ struct Job {
   std::size_t floats = 0;
   Board* board = nullptr;
   std::vector<float*> gradients = {};  // of each worker
-  float* sum = nullptr;                // each worker has its part
+  float* sum = nullptr;                // each worker has its part of it
   std::array<int, 2> sockets = {-1, -1};
 };
 
@@ -89,10 +89,10 @@ bool Transfer(int fd, bool send, std::byte* data, std::size_t bytes) {
   return true;
 }
 
-// One process of `job.workers`: the same measurement in all of them, as they wait for each other.
+// Runs one process of `job.workers`: all make the same measurement, as they wait for each other.
 bool RunProcess(const Job& job, std::uint32_t self, Limit limit) {
   const std::size_t n = job.floats;
-  std::vector<float> own(limit == kSum ? 0 : n);  // parameters, or what is copied to
+  std::vector<float> own(limit == kSum ? 0 : n);  // parameters, or the target of the copy
   const std::size_t first = n * self / job.workers;
   const std::size_t count = n * (self + 1) / job.workers - first;
   std::vector<worker::Input> inputs;
@@ -131,7 +131,7 @@ bool RunProcess(const Job& job, std::uint32_t self, Limit limit) {
   return true;
 }
 
-// Forked, so that what is mapped is shared; ended with this object at the latest.
+// Forked processes, so that mappings are shared; they end with this object at the latest.
 class Processes {
  public:
   ~Processes() {
@@ -166,7 +166,8 @@ class Processes {
     return {};
   }
 
-  // Until all have ended; an error as soon as one has failed, since the others then wait for it.
+  // Waits until all have ended; returns an error as soon as one has failed, since the others then
+  // wait for it.
   Status Wait(Signals& signals) {
     for (;;) {
       std::vector<::pollfd> waits = {{signals.fd(), POLLIN, 0}};
@@ -214,7 +215,7 @@ Result<std::array<int, 2>> Connected() {
   return error;
 }
 
-// Microseconds of the median round: from the last that began to the last that ended.
+// Microseconds of the median round: from the last process that began to the last that ended.
 Result<double> MeasureLimit(Job job, Limit limit, Signals& signals) {
   ::pthread_barrierattr_t attributes;
   ::pthread_barrierattr_init(&attributes);

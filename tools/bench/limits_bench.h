@@ -1,4 +1,4 @@
-// What the memory and the loopback device of this machine allow an exchange at best.
+// Measures the limits that the memory and the loopback device of this machine set for an exchange.
 #pragma once
 
 #include "base/result.h"

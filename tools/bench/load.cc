@@ -28,11 +28,11 @@ namespace {
 
 namespace control = transport::control;
 
-constexpr std::size_t kMaxMessageBytes = 8u << 20;  // as the coordinator's end has it
+constexpr std::size_t kMaxMessageBytes = 8u << 20;  // as at the coordinator's end
 constexpr std::size_t kReadBytes = 1u << 18;
-// Sleeping costs tens of microseconds, which would be counted as the coordinator's.
+// Sleeping costs tens of microseconds, which would count as the coordinator's.
 constexpr Duration kSpin = std::chrono::milliseconds(2);
-constexpr double kFast = 1e18;  // bytes in a second: what is not to take any time
+constexpr double kFast = 1e18;  // bytes in a second, for transfers that must take no time
 
 // Units end at once, or worker after worker, the last one well after the others.
 class SpacedCompute final : public simulate::ComputeModel {
@@ -92,13 +92,13 @@ class Load::Impl {
   class Connection;
 
   Status Connect();
-  // What lies in the sockets; true: something was there.
+  // Reads the sockets' data; true: something was there.
   Status ReadAll(const std::vector<Connection*>& ready);
   void RunTimers();
   Status FlushAll();
   void Note(const msg::Commit& commit, Time arrived);
-  // A spaced round's commit has come to some workers: they say nothing before all have it, or
-  // the answers of the first ones would delay the reading of the last.
+  // A spaced round's commit has come to some workers. They send nothing before all have it: the
+  // answers of the first ones would delay the reading of the last.
   bool Holds() const { return compute_.spaced() && seen_by_ > 0 && seen_by_ < options_.workers; }
   void Touch(Connection* connection) { dirty_.push_back(connection); }
   Result<std::shared_ptr<const msg::ToWorker>> Decode(std::span<const std::byte> frame);
@@ -110,14 +110,14 @@ class Load::Impl {
   simulate::EventQueue queue_;
   int epoll_ = -1;
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::vector<Connection*> dirty_;  // have something to send
+  std::vector<Connection*> dirty_;  // connections that have something to send
   std::vector<std::byte> buffer_;
   std::size_t open_ = 0;
   // The last frame. Most of the bytes are commits, the same for all.
   std::string last_bytes_;
   std::shared_ptr<const msg::ToWorker> last_message_;
 
-  Time needed_;  // the last write of what a round needs
+  Time needed_;  // the last write that a round needs
   CommitSeen seen_;
   std::uint32_t seen_by_ = 0;
 };
@@ -135,10 +135,10 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   Status Open();
   void Start() { worker_.OnConnected(); }
   bool open() const { return fd_ >= 0; }
-  // The other end has closed when it returns false.
+  // False: the other end has closed.
   Result<bool> Read();
   Status TakeFrames();
-  void Answer();  // what has come and was held back
+  void Answer();  // answers messages that were held back
   Status Flush();
 
   void Send(msg::FromWorker message) override {
@@ -172,7 +172,7 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   RandomStream random_;
   int fd_ = -1;
   control::FrameReader reader_;
-  Time arrived_;  // what was read last
+  Time arrived_;  // time of the last read
   std::string out_;
   std::vector<std::shared_ptr<const msg::ToWorker>> held_;  // not yet shown to the worker
   bool needed_ = false;                                     // a round needs what is in out_
@@ -209,7 +209,7 @@ Result<bool> Load::Impl::Connection::Read() {
       return true;
     }
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-    // A reset: it has closed over what we have said to it, as at its end it may.
+    // A reset: it has closed over our unread data, as it may at its end.
     Close();
     return false;
   }
@@ -254,7 +254,7 @@ Status Load::Impl::Connection::Flush() {
   if (out_.empty()) {
     needed_ = false;
   } else {
-    load_->Touch(this);  // it reads slower than we speak: again in the next turn
+    load_->Touch(this);  // it reads slower than we write: try again in the next turn
   }
   return {};
 }
@@ -291,7 +291,7 @@ Status Load::Impl::Connect() {
     connections_.push_back(std::make_unique<Connection>(this, i));
     if (Status opened = connections_.back()->Open(); !opened) return opened;
     connections_.back()->Start();
-    // At once: the coordinator keeps few places for those that have not said who they are.
+    // Send it at once: the coordinator keeps few places for connections without a Hello.
     if (Status flushed = FlushAll(); !flushed) return flushed;
   }
   return {};
@@ -308,7 +308,7 @@ Status Load::Impl::FlushAll() {
   return {};
 }
 
-// First all that has come, so that the times of arrival are not those of our own work.
+// It reads all that has come first, so that the times of arrival are not those of our own work.
 Status Load::Impl::ReadAll(const std::vector<Connection*>& ready) {
   std::vector<Connection*> got;
   for (Connection* connection : ready) {

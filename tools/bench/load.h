@@ -1,10 +1,10 @@
 // The workers of a measured coordinator: the simulator's modelled workers, each with a TCP
-// connection of its own, in one process and one thread. What they say is what real workers say
-// (units, parts and progress are the worker core's own); they compute nothing, and gradients are
+// connection of its own, in one process and one thread. Their messages are those of real workers
+// (units, parts and progress are the worker core's own). They compute nothing, and gradients are
 // neither made nor moved.
 //
-// They answer at once, or, in rounds that are spaced, finish their units one after the other over a
-// given time, so that the coordinator has done with all others when the last one comes.
+// They answer at once. In rounds that are spaced, they finish their units one after the other over
+// a given time. So the coordinator is done with all others when the last one comes.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace lockstep::bench {
 
 struct LoadOptions {
   std::uint32_t workers = 1;
-  std::uint32_t units = 1;  // of each worker in a round
+  std::uint32_t units = 1;  // units of each worker in a round
   std::uint64_t train_samples = 1;
   std::uint16_t port = 0;  // of the coordinator, on 127.0.0.1
 };
@@ -36,8 +36,8 @@ struct CommitSeen {
 
 class Load {
  public:
-  // Called when all workers have read the commit; from the answer's rounds on units are spaced over
-  // that time (zero: they end at once).
+  // Called when all workers have read the commit. From the rounds of the answer on, units are
+  // spaced over that time (zero: they end at once).
   using OnCommit = std::function<Duration(const CommitSeen&)>;
 
   Load(const LoadOptions& options, OnCommit on_commit);

@@ -195,7 +195,7 @@ struct Command {
   const char* name;
   BenchOptions::Kind kind;
   void (*declare)(OptionTable& table, BenchOptions* all);
-  Status (*check)(BenchOptions* all);  // of what the options say together
+  Status (*check)(BenchOptions* all);  // checks the options together
 };
 
 const Command kCommands[] = {

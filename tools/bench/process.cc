@@ -40,7 +40,7 @@ Error SystemError(ErrorCode code, const std::string& doing) {
   return set;
 }
 
-// Only what may be called between fork and exec.
+// Calls only functions that are allowed between fork and exec.
 [[noreturn]] void BecomeChild(pid_t parent, int log, char* const* arguments) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
@@ -206,7 +206,7 @@ Result<RunningCoordinator> StartCoordinator(std::uint32_t workers, const std::st
     ::poll(waits.data(), waits.size(), -1);
     if (signals.Came()) break;
     if (child->Status()) {
-      // Its line begins with its own name.
+      // The line begins with the program's own name.
       port = Error{ErrorCode::kInvalid, child->LastWords()};
       break;
     }

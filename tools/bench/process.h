@@ -1,5 +1,5 @@
-// Child processes that never outlive this one, a folder that goes with it, and its signals.
-// One thread.
+// Child processes that never outlive this one, a folder that is removed with it, and its signals.
+// They belong to one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,7 @@
 
 namespace lockstep::bench {
 
-// A folder of its own below the system's temporary one; removed with all that is in it.
+// A folder of its own below the system's temporary one; it is removed with all its contents.
 class TempFolder {
  public:
   static Result<TempFolder> Make();
@@ -28,7 +28,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-// SIGINT and SIGTERM as a descriptor that can be waited for. To be made before any thread.
+// SIGINT and SIGTERM as a descriptor that can be waited for. Make it before any thread.
 class Signals {
  public:
   Signals();
@@ -43,15 +43,15 @@ class Signals {
   int fd_ = -1;
 };
 
-// The error that a signal ends everything with.
+// The error with which a signal ends everything.
 Error Interrupted();
 bool IsInterrupted(const Error& error);
 
-// A program that lies beside this one. Killed when it still runs at the end, also when this process
-// dies.
+// A program in the folder of this one. It is killed when it still runs at the end, also when this
+// process dies.
 class Child {
  public:
-  // Standard output and error go to `log`.
+  // Its standard output and error go to `log`.
   static Result<Child> Start(const std::string& program, const std::vector<std::string>& arguments,
                              const std::filesystem::path& log);
   ~Child();
@@ -60,11 +60,11 @@ class Child {
 
   pid_t pid() const { return pid_; }
   int fd() const { return fd_; }  // readable when it has ended
-  // Nothing while it runs. 128 + signal when it was killed.
+  // nullopt while it runs. 128 + signal when it was killed.
   std::optional<int> Status();
-  // Its log's last line, for messages.
+  // The last line of its log, for messages.
   std::string LastWords() const;
-  // Of one that has ended: "lockstep-bench was killed by signal 9", "lockstep-bench ended with
+  // How a process has ended: "lockstep-bench was killed by signal 9", "lockstep-bench ended with
   // status 1: its last words".
   std::string HowItEnded() const;
 
@@ -79,10 +79,10 @@ class Child {
   std::optional<int> status_;
 };
 
-// Until all have ended; an error as soon as one has failed.
+// Waits until all have ended; returns an error as soon as one has failed.
 Status WaitForAll(std::vector<Child*> children, Signals& signals);
 
-// Where a coordinator listens; port 0: a free one. The secret's file: empty: none.
+// The address of a coordinator; port 0: a free one. The file of the secret; empty: none.
 struct CoordinatorPlace {
   std::string host = "127.0.0.1";
   std::uint16_t port = 0;
@@ -99,7 +99,8 @@ Result<RunningCoordinator> StartCoordinator(std::uint32_t workers, const std::st
                                             const std::filesystem::path& folder, Signals& signals,
                                             const CoordinatorPlace& place = {});
 
-// So many files open at a time, here and in the children; kUnavailable where that is not allowed.
+// Allows so many open files at a time, here and in the children; kUnavailable where that is not
+// allowed.
 Status AllowOpenFiles(std::uint64_t files);
 
 }  // namespace lockstep::bench

@@ -26,11 +26,11 @@ namespace lockstep::bench {
 namespace {
 
 constexpr std::uint32_t kWarmUp = 3;  // rounds
-// Of the best choice and the defaults in turn, when it is found: those that led to it were the
+// The best choice and the defaults are measured again in turn: those that led to it were the
 // luckiest of many.
 std::uint32_t Confirmations(std::uint32_t pairs) { return std::max(2 * pairs, 5u); }
 
-// A job, measured.
+// A measured job.
 struct Outcome {
   double median_ms = 0;
   std::string transport;
@@ -47,7 +47,7 @@ std::string InWords(const Choice& choice) {
   return text;
 }
 
-// UCX_TCP_RX_SEG_SIZE stands for the one of both ways.
+// UCX_TCP_RX_SEG_SIZE stands for both directions.
 bool IsEnvironment(const std::string& name) { return name.starts_with("UCX_"); }
 
 Result<std::string> ConfigOf(const TuneOptions& options, std::uint32_t bytes,
@@ -77,8 +77,8 @@ Result<std::string> ConfigOf(const TuneOptions& options, std::uint32_t bytes,
   return ToIni(*config);
 }
 
-// From the last gradient that is ready to the last worker that has its parameters updated, by the
-// coordinator's clock: workers on other hosts have clocks of their own.
+// The time from the last gradient that is ready to the last worker that has its parameters updated.
+// It uses the coordinator's clock: workers on other hosts have clocks of their own.
 std::vector<double> RoundsOf(const std::filesystem::path& run_dir) {
   std::vector<double> all;
   std::ifstream in(run_dir / "rounds.jsonl");
@@ -104,7 +104,7 @@ class Tuning {
  private:
   Status Prepare();
   Result<Outcome> RunJob(std::uint32_t bytes, const Choice& choice);
-  // Over all sizes, this and the defaults in turn: the mean of the ratios.
+  // Compares this choice and the defaults in turn over all sizes: the mean of the ratios.
   Result<Comparison> Compare(const Choice& choice, const std::string& what);
   std::vector<Knob> Knobs(const Outcome& defaults) const;
   bool Fits(const Choice& choice) const;
@@ -113,7 +113,7 @@ class Tuning {
   }
   // How far the defaults' own runs are from each other, as a share of their median.
   double Spread() const;
-  // By more than that, and three quarters of the time at all.
+  // It must gain more than that, and win three quarters of the comparisons.
   bool IsQuicker() const {
     return !confirmed_.empty() && Middle(confirmed_) < 1 - Spread() &&
            Quantile(confirmed_, 0.75) < 1;
@@ -165,7 +165,8 @@ Result<Outcome> Tuning::RunJob(std::uint32_t bytes, const Choice& choice) {
   auto coordinator = StartCoordinator(options_.workers, *config, folder->path(), signals_,
                                       {host_, port_, options_.secret_file});
   if (!coordinator) return coordinator.error();
-  // The next ones listen at the same place, where the workers of other hosts look for them.
+  // The next coordinators listen at the same address, where the workers of other hosts look for
+  // them.
   port_ = coordinator->port;
   const std::string address = ToString(HostPort{host_, port_});
   if (jobs_ == 0 && options_.here < options_.workers) {
@@ -214,13 +215,13 @@ Result<Outcome> Tuning::RunJob(std::uint32_t bytes, const Choice& choice) {
 Result<Comparison> Tuning::Compare(const Choice& choice, const std::string& what) {
   double logarithms = 0;
   for (const std::uint32_t bytes : options_.bytes) {
-    // Which comes first changes, so that a machine that gets slower or faster favours neither.
+    // The order alternates, so that a machine that gets slower or faster favours neither.
     const bool defaults_first = choices_ms_[choice][bytes].size() % 2 == 0;
     double ms[2] = {};  // of the defaults, of the choice
     for (const bool defaults : {defaults_first, !defaults_first}) {
       auto outcome = RunJob(bytes, defaults ? Choice() : choice);
       if (!outcome && !defaults && !IsInterrupted(outcome.error())) {
-        // The defaults have worked: it is these settings that these machines do not take.
+        // The defaults have worked: these machines refuse these settings.
         Progress(fmt::format("{}, {} bytes: {}", what, bytes, outcome.error().message));
         return Comparison{.ratio = 0, .failed = outcome.error().message};
       }
@@ -248,7 +249,8 @@ std::vector<Knob> Tuning::Knobs(const Outcome& defaults) const {
   if (defaults.transport == "tcp") add({"exchange.connections", "1", {"1", "2", "4", "8"}});
   add({"exchange.window", "8", {"2", "4", "8", "16", "32"}});
   add({"exchange.piece_bytes", "1MiB", {"256KiB", "512KiB", "1MiB", "2MiB", "4MiB"}});
-  // UCX_RNDV_THRESH and the like change nothing: each send says whether it is a rendezvous.
+  // UCX_RNDV_THRESH and similar variables change nothing: each send sets whether it is a
+  // rendezvous.
   const bool over_tcp = std::ranges::any_of(defaults.paths, [](const std::string& path) {
     return path.find("tcp/") != std::string::npos;
   });
@@ -258,7 +260,7 @@ std::vector<Knob> Tuning::Knobs(const Outcome& defaults) const {
 }
 
 bool Tuning::Fits(const Choice& choice) const {
-  // The job's own rules.
+  // The job's own rules apply.
   return ConfigOf(options_, options_.bytes.front(), choice).ok();
 }
 

@@ -1,4 +1,4 @@
-// Which settings of the exchange are quickest between given workers.
+// Finds the settings of the exchange that are quickest between given workers.
 #pragma once
 
 #include "base/result.h"
@@ -7,7 +7,7 @@
 
 namespace lockstep::bench {
 
-// Prints the table and the lines for the config, writes the JSON.
+// Prints the table and the lines for the config, and writes the JSON.
 Status RunTuneBench(const TuneOptions& options, Signals& signals);
 
 }  // namespace lockstep::bench

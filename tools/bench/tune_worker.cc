@@ -15,10 +15,10 @@
 namespace lockstep::bench {
 namespace {
 
-// How long the next job's coordinator is waited for.
+// How long it waits for the next job's coordinator.
 constexpr Duration kNextJob = std::chrono::seconds(30);
-// Jobs that end badly one after the other before this worker gives up, and the pause before the
-// next: a coordinator that ends may still be asked.
+// The most failed jobs in a row before this worker gives up, and the pause before the next: it may
+// still reach a coordinator that ends.
 constexpr int kFailures = 20;
 constexpr int kPauseMs = 250;
 constexpr std::uint64_t kMostParameters = 0xfffffffcu / sizeof(float);
@@ -51,7 +51,7 @@ Status RunOnce(const TuneWorkerOptions& options) {
     if (!job) return job.error();
     said.parameters = job->parameters;
     said.samples = job->samples;
-    // UCX reads them when the transports are opened, and nothing else is being opened now.
+    // UCX reads them when the transports are opened, and nothing else is opened now.
     for (const auto& [name, value] : job->environment) {
       ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
     }

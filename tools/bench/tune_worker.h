@@ -1,4 +1,4 @@
-// The workers of a tuning: each job tells its workers by its config what to sum.
+// The workers of a tuning: each job's config tells its workers what to sum.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 
 namespace lockstep::bench {
 
-// What such a job is about. It travels as the config's data.path, which is a worker's own to read.
+// The task of such a job. It travels as the config's data.path, which each worker may read in its
+// own way.
 struct TunedJob {
   std::uint64_t parameters = 0;
   std::uint64_t samples = 0;
-  // Of the workers, for UCX; the names are some of kTunedEnvironment.
+  // Variables of the workers, for UCX; the names are some of kTunedEnvironment.
   std::map<std::string, std::string> environment;
   bool operator==(const TunedJob&) const = default;
 };
 inline constexpr const char* kTunedEnvironment[] = {"UCX_TCP_RX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE"};
 
 std::string ToText(const TunedJob& job);
-// An error for whatever is not such a text.
+// Returns an error for any other text.
 Result<TunedJob> ParseTunedJob(const std::string& text);
 
-// One job after the other, each in a process of its own, until the coordinator is not there any
-// more. With `once`: one, in this process.
+// Runs one job after the other, each in a process of its own, until the coordinator is gone. With
+// `once` it runs one job, in this process.
 Status RunTuneWorker(const TuneWorkerOptions& options, Signals& signals);
 
 }  // namespace lockstep::bench

@@ -31,7 +31,7 @@ std::string WholeText(const fs::path& path) {
   return text.str();
 }
 
-// IPv4 goes before IPv6, and link-local addresses do not count: they are no address to connect to.
+// IPv4 comes before IPv6, and link-local addresses do not count: nobody can connect to them.
 std::string AddressOf(const std::string& netdev) {
   ifaddrs* all = nullptr;
   if (netdev.empty() || getifaddrs(&all) != 0) return {};
@@ -60,7 +60,7 @@ std::optional<double> QuotaIn(const fs::path& folder) {
   if (std::ifstream v2(folder / "cpu.max"); v2) {
     double quota = 0;
     double period = 0;
-    if (v2 >> quota >> period && period > 0) return quota / period;  // "max 100000" is none
+    if (v2 >> quota >> period && period > 0) return quota / period;  // "max 100000" means no quota
     return std::nullopt;
   }
   double quota = -1;
@@ -71,7 +71,7 @@ std::optional<double> QuotaIn(const fs::path& folder) {
   return std::nullopt;
 }
 
-// Lines of /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/docker/4f" (v1).
+// Reads lines of /proc/self/cgroup: "0::/user.slice" (v2), "4:cpu,cpuacct:/docker/4f" (v1).
 std::vector<std::pair<std::string, std::string>> CpuGroups(const fs::path& root) {
   std::vector<std::pair<std::string, std::string>> groups;  // mount below /sys/fs/cgroup, path
   std::istringstream text(WholeText(root / "proc/self/cgroup"));
@@ -126,7 +126,7 @@ Limits ReadLimits() {
 std::optional<double> ReadCpuQuota(const fs::path& root) {
   std::optional<double> tightest;
   for (const auto& [mount, group] : CpuGroups(root)) {
-    // In a container the path may be the host's, which is not to be seen here; then the mount's own
+    // In a container the path may be the host's, which is not visible here; then the mount's own
     // root is the group.
     for (fs::path path = fs::path(group).relative_path();; path = path.parent_path()) {
       const auto quota = QuotaIn(root / "sys/fs/cgroup" / mount / path);

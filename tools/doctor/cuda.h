@@ -1,5 +1,5 @@
-// The seam to CUDA, without a header of CUDA. cuda_none.cc is behind it in a build without,
-// cuda/cuda_there.cc in one with.
+// The seam to CUDA, without a header of CUDA. cuda_none.cc implements it in a build without CUDA,
+// cuda/cuda_there.cc in one with it.
 #pragma once
 
 #include <cstddef>

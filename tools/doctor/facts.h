@@ -1,4 +1,4 @@
-// What the doctor found on a machine, before anybody judges it.
+// The doctor's findings on a machine, before they are judged.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct CudaDevice {
   std::string pci;  // "0000:3B:00.0"; empty: unknown
 };
 
-// What the CUDA runtime says; see cuda.h.
+// The facts of the CUDA runtime; see cuda.h.
 struct CudaFacts {
   bool built = false;
-  std::string version;  // of the runtime that this was built with: "13.0"
+  std::string version;  // of the runtime in this build: "13.0"
   std::string driver;   // the newest CUDA that the driver knows; empty: not asked, or no driver
   std::string error;    // why the devices cannot be asked
   std::vector<CudaDevice> devices;
@@ -40,9 +40,9 @@ struct UcxWay {
 struct UcxFacts {
   bool built = false;
   std::string built_with;
-  std::string version;  // empty: the library is not there, or another than is wanted
+  std::string version;  // empty: the library is missing, or is an unsupported one
   std::string library;  // its file
-  std::string error;    // why it is not there or does not start
+  std::string error;    // why it is missing or does not start
   std::vector<std::string> components;
   std::vector<UcxWay> ways;
   bool cuda_memory = false;
@@ -51,7 +51,7 @@ struct UcxFacts {
 struct Limits {
   std::optional<std::uint64_t> locked_bytes;  // none: unlimited
   std::uint64_t files = 0;
-  std::optional<std::uint64_t> shm_bytes;  // of /dev/shm; none: there is none
+  std::optional<std::uint64_t> shm_bytes;  // size of /dev/shm; none: it does not exist
   std::uint64_t shm_free = 0;
   std::string sealing_error;  // why no memory file can be sealed; empty: it can
   unsigned cores = 1;
@@ -62,9 +62,9 @@ struct Limits {
 struct Bandwidth {
   std::string transport;        // "mapped", "tcp", "ucx", "ucx rc over mlx5_0:1"
   std::string memory = "host";  // where the bytes are: "host", "cuda:0"
-  bool wants_rdma = false;      // the path has to be one of RDMA
-  bool copy = false;            // a copy of CUDA's, by no transport
-  std::string path;             // as the transport says it; empty: not measured
+  bool wants_rdma = false;      // the path must be one of RDMA
+  bool copy = false;            // a copy by CUDA, without a transport
+  std::string path;             // by the transport; empty: not measured
   double gb_per_second = 0;     // 1e9 bytes
   std::string error;            // why it was not measured
 };

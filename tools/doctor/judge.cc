@@ -143,7 +143,7 @@ void Judgement::Gpus() {
   }
 }
 
-// Where it hangs, and what is near to it.
+// Describes its place, and the devices near it.
 void Judgement::OneGpu(const transport::paths::Gpu& gpu) {
   std::string value;
   if (gpu.max_lanes > 0) value = fmt::format("{} of {} PCI lanes, ", gpu.lanes, gpu.max_lanes);
@@ -165,7 +165,8 @@ void Judgement::OneGpu(const transport::paths::Gpu& gpu) {
   }
 }
 
-// Whether an RDMA device can reach GPU memory. That it does shows only in the workers' path lines.
+// Judges whether an RDMA device can reach GPU memory. Only the workers' path lines show that it
+// does.
 void Judgement::GpuDirect() {
   namespace paths = transport::paths;
   const Machine& machine = facts_.machine;
@@ -221,7 +222,7 @@ void Judgement::Rdma() {
   Rule();
 }
 
-// What exchange.transport = auto does with all that between hosts.
+// Describes the choice of exchange.transport = auto between hosts with all that.
 void Judgement::Rule() {
   const auto best = transport::paths::Choose("auto", facts_.machine).front();
   const bool ways =
@@ -265,7 +266,7 @@ void Judgement::Port(const RdmaPort& port) {
   Ok(name + " GIDs", Joined(gids, ", "));
 }
 
-// Without RDMA only who names ucx has it at all.
+// Without RDMA, only jobs that name ucx use it.
 void Judgement::BadUcx(const char* name, const std::string& value, const std::string& remedy) {
   if (facts_.machine.AnyActivePort()) {
     Problem(name, value, remedy);
@@ -402,7 +403,7 @@ void Judgement::Measured(const Bandwidth& measured) {
                                ? fmt::format("{}, {}", measured.transport, measured.memory)
                                : measured.transport;
   if (!measured.error.empty()) {
-    // Without mapping and without UCX a job still runs over TCP; without TCP nothing does.
+    // Without mapping and without UCX a job still runs over TCP; without TCP nothing runs.
     const bool needed = measured.transport == "tcp" || measured.wants_rdma || measured.copy || gpu;
     lines_.push_back({section_, name, measured.error,
                       needed ? Verdict::kProblem : Verdict::kWarning, RemedyFor(measured)});

@@ -1,4 +1,4 @@
-// Says of facts whether they are well, and what to do where not. Pure.
+// Judges facts, and gives a remedy for each problem. It is pure.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct Line {
   std::string remedy;  // in plain words; empty for kOk, never else
 };
 
-// In the order in which they are read.
+// The lines in reading order.
 std::vector<Line> Judge(const Facts& facts);
 
 Verdict Worst(const std::vector<Line>& lines);

@@ -1,4 +1,4 @@
-// lockstep-doctor: whether this machine is fit for jobs, and what to do where it is not.
+// lockstep-doctor: checks whether this machine is fit for jobs, with remedies.
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -33,10 +33,10 @@ namespace {
 constexpr std::size_t kRegionBytes = 16u << 20;
 constexpr std::size_t kPieceBytes = 1u << 20;
 constexpr std::size_t kWindow = 8;
-// One pass over the region does not count: RDMA registers what it meets for the first time.
+// One pass over the region does not count: RDMA registers memory at its first use.
 constexpr std::size_t kUncounted = kRegionBytes / kPieceBytes;
 constexpr Duration kLength = std::chrono::milliseconds(200);
-// Whoever waits for this process has less patience.
+// The process that waits for this one has less patience.
 constexpr Duration kConnectTime = std::chrono::minutes(10);
 
 const MemberId kServer{WorkerId(0), Incarnation(1)};
@@ -64,7 +64,7 @@ struct Measured {
   double gb_per_second = 0;
 };
 
-// Keeps the window full for kLength, after the pass that does not count.
+// Keeps the window full for kLength, after the uncounted pass.
 class Reader final : public transport::Handler {
  public:
   explicit Reader(transport::Transport& transport) : transport_(transport) {}
@@ -135,7 +135,7 @@ Result<std::unique_ptr<transport::Transport>> Open(const std::string& name, cons
   return transport::MakeTransport(name, options);
 }
 
-// The number out of "cuda:0"; nullopt for the host.
+// The number in "cuda:0"; nullopt for the host.
 std::optional<int> GpuOf(std::string_view memory) {
   constexpr std::string_view kGpu = "cuda:";
   if (!memory.starts_with(kGpu)) return std::nullopt;
@@ -165,7 +165,7 @@ Result<transport::RegionId> Register(transport::Transport& transport, std::byte*
 
 Result<Measured> MeasureTransport(const std::string& name, const std::string& host,
                                   const std::optional<int>& gpu) {
-  // Before UCX starts, which looks for the GPU that is in use.
+  // Allocate before UCX starts, which looks for the GPU that is in use.
   const auto source = Allocate(gpu);
   if (!source) return source.error();
   const auto destination = Allocate(gpu);
@@ -216,7 +216,7 @@ Result<Measured> MeasureMapped() {
   return Measured{"mapped", static_cast<double>(bytes) / Seconds(took) / 1e9};
 }
 
-// Runs this program again with `arguments` and a changed environment; what it wrote.
+// Runs this program again with `arguments` and a changed environment; returns its output.
 Result<std::string> RunAgain(std::vector<std::string> arguments,
                              const std::vector<std::string>& changes, Duration patience) {
   std::vector<std::string> variables;
@@ -275,7 +275,7 @@ Result<std::string> RunAgain(std::vector<std::string> arguments,
   return said;
 }
 
-// `how`: what MeasureHere is told.
+// `how`: the arguments of MeasureHere.
 Bandwidth MeasureApart(Bandwidth what, std::vector<std::string> how,
                        const std::vector<std::string>& environment, Duration patience) {
   how.insert(how.begin(), std::string(kMeasure));
@@ -306,7 +306,7 @@ Result<Measured> Measure(const std::string& transport, const std::string& host,
   return Measured{copied->path, copied->gb_per_second};
 }
 
-// The measurements one after the other.
+// Runs the measurements one after the other.
 class Series {
  public:
   Series(const Facts& facts, Duration patience)
@@ -347,13 +347,13 @@ class Series {
       if (!std::exchange(first, false) && !InTime()) break;
       Bandwidth rdma = Named("ucx rc over " + port->name(), true);
       rdma.memory = memory;
-      // As a job takes it; only a loopback address would matter.
+      // A job takes it like this; only a loopback address would matter.
       Add(std::move(rdma), {"ucx-rdma", "0.0.0.0", memory},
           {fmt::format("UCX_TLS=rc,self{}", cuda), "UCX_NET_DEVICES=" + port->name()});
     }
   }
 
-  // Those that are active; for the first GPU's memory its nearest first.
+  // The active ports; for the first GPU's memory, its nearest ones first.
   std::vector<const RdmaPort*> Ports(const std::string& memory) const {
     std::vector<const RdmaPort*> ports;
     const auto add = [&](const RdmaPort* port) {

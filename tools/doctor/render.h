@@ -9,10 +9,10 @@
 
 namespace lockstep::doctor {
 
-// Aligned columns, a remedy below the line that it is for; `colour` for terminals.
+// Columns are aligned, with a remedy below its line; `colour` is for terminals.
 std::string RenderText(const std::vector<Line>& lines, bool colour);
 
-// docs/reference/operations.md has its keys. Ends with a line break.
+// docs/reference/operations.md lists its keys. It ends with a line break.
 std::string RenderJson(const Facts& facts, const std::vector<Line>& lines);
 
 }  // namespace lockstep::doctor

@@ -16,9 +16,9 @@
 namespace lockstep::simulate {
 namespace {
 
-constexpr int kReturned = 42;  // a status that nothing else ends with
-// Of a processor: who takes longer goes round in circles. The slowest seed takes about a second,
-// and ten times as long in a sanitized build.
+constexpr int kReturned = 42;  // a status that no other end has
+// The limit is in processor time: a job that takes longer loops for ever. The slowest seed takes
+// about a second, and ten times as long in a sanitized build.
 #ifdef LOCKSTEP_SANITIZED
 constexpr rlim_t kSecondsMost = 200;
 #else

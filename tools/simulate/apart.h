@@ -10,7 +10,7 @@ namespace lockstep::simulate {
 
 class Apart {
  public:
-  // Begins at once. What `function` returns, and what it writes to standard error, comes back as
+  // It begins at once. The result of `function`, and its output on standard error, come back as
   // text of at most kTextBytes.
   explicit Apart(const std::function<std::string()>& function);
   ~Apart();
@@ -18,10 +18,10 @@ class Apart {
   Apart& operator=(Apart&&) = delete;
 
   struct Ended {
-    bool ok = false;   // it returned; false: it was killed, as a failed check does
-    std::string text;  // what it returned, or its last words
+    bool ok = false;   // it returned; false: it was killed, as by a failed check
+    std::string text;  // its result, or its last words
   };
-  // Waits for its end. Once.
+  // Waits for its end. Call it once.
   Ended Wait();
 
   static constexpr std::size_t kTextBytes = 32 << 10;

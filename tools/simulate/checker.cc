@@ -42,7 +42,7 @@ void Checker::OnEvent(const coordinator::Event& event) {
 void Checker::OnSealed(const MemberId& from, const msg::Sealed& m) {
   // Of work that a later attempt has made void.
   if (m.round > planned_ || (m.round == planned_ && m.plan != plan_)) return;
-  // Said before it knew of the commit that its work was carried over.
+  // The worker sent it before it knew of the commit that carried its work over.
   const bool carried = carries_ && m.round < planned_ && queues_.contains(from);
   sealed_[{from, carried ? planned_ : m.round, m.part}] = m;
 }
@@ -57,7 +57,7 @@ void Checker::OnRevoked(const MemberId& from, const msg::Revoked& m) {
   if (m.round != planned_) return;
   std::vector<UnitIndex>& queue = queues_[from];
   while (queue.size() > m.from) {
-    // One that was put behind may answer when its units are others'.
+    // A worker that was put behind may answer when its units belong to others.
     const auto holder = holders_.find(queue.back());
     if (holder != holders_.end() && holder->second == from) holders_.erase(holder);
     queue.pop_back();
@@ -125,7 +125,7 @@ void Checker::OnSend(const coordinator::Send& send) {
   }
 }
 
-// Whose words break the protocol is not honest, and all are.
+// A worker whose messages break the protocol is not honest, and all are.
 void Checker::OnClose(const coordinator::Close& close) {
   if (!close.reason.starts_with("it broke the protocol")) return;
   const auto member = members_.find(close.connection);
@@ -143,7 +143,7 @@ void Checker::AtReplacement(RoundId round, std::span<const coordinator::MemberSt
   }
 }
 
-// The round is computed again: nothing that was sealed counts, all units are unassigned.
+// The round is computed again: no sealed part counts, and all units are unassigned.
 void Checker::OnPlanAnew(const Plan& plan) {
   if (closed_ && *closed_ >= plan.round) {
     Fail("round {} is opened again after it was closed", plan.round);
@@ -192,7 +192,7 @@ void Checker::OnPlan(const Plan& plan) {
   }
 }
 
-// What is in no part of the commit goes on in the next round.
+// Units in no part of the commit continue in the next round.
 void Checker::Carry(const msg::Commit& m) {
   for (const CommittedPart& part : m.parts) {
     for (const UnitIndex unit : queues_[part.member]) {
@@ -201,7 +201,7 @@ void Checker::Carry(const msg::Commit& m) {
     }
     queues_.erase(part.member);
   }
-  // The coordinator has put some behind without a word to them yet.
+  // The coordinator has put some behind, and has not told them yet.
   std::set<MemberId> live;
   for (const coordinator::MemberStatus& member :
        simulation_->coordinator().Status(simulation_->now()).members) {
@@ -238,7 +238,8 @@ void Checker::OnAssign(const MemberId& to, const msg::Assign& m) {
 
 void Checker::OnCommit(const msg::Commit& m) {
   const std::pair now(m.round, m.attempt);
-  // The same again, for another writer of the checkpoint, or because it is the last after all.
+  // The same round is committed again, for another writer of the checkpoint, or because it is the
+  // last after all.
   if (committed_ == now) {
     if (m.parts != commit_->parts || m.owners != commit_->owners || m.update != commit_->update ||
         m.scale != commit_->scale || m.learning_rate != commit_->learning_rate ||
@@ -362,8 +363,8 @@ void Checker::CheckScalars(const msg::Commit& m) {
   }
 }
 
-// A job's rounds, where they are what ends it; else whole ones: of each epoch before, and what has
-// been counted of this one.
+// It counts a job's rounds, where they end it. Otherwise it counts whole rounds: those of each
+// epoch before, and the counted samples of this one.
 double Checker::SchedulePosition(RoundId round) const {
   const JobSection& job = options_.config.job;
   if (job.rounds > 0) return static_cast<double>(round.value);
@@ -375,7 +376,7 @@ double Checker::SchedulePosition(RoundId round) const {
          static_cast<double>(counted) / job.global_batch;
 }
 
-// From the words of docs/reference/configuration.md, not from base/schedule.h: the two must agree.
+// It follows the words of docs/reference/configuration.md, not base/schedule.h: the two must agree.
 double Checker::Rate(double position) const {
   const ScheduleSection& schedule = options_.config.schedule;
   const JobSection& job = options_.config.job;
@@ -398,7 +399,7 @@ double Checker::Rate(double position) const {
 }
 
 void Checker::CheckDelivered(const msg::Commit& m) {
-  // Later attempts are over what their new owners still have to fetch.
+  // Later attempts concern only the pieces that their new owners still have to fetch.
   if (m.attempt.value > 0) return;
   if (!m.owners.direct()) return;  // nobody takes parts before the commit
   for (const CommittedPart& part : m.parts) {
@@ -445,7 +446,7 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
       }
     }
   }
-  // Not served again.
+  // They are not served again.
   for (const coordinator::SkippedRecord& skipped : record.skipped) {
     for (const SampleRange& range : skipped.ranges) {
       if (counted_.Add(range)) continue;
@@ -471,14 +472,14 @@ void Checker::OnClosed(const coordinator::RoundRecord& record) {
   }
 }
 
-// Against the last commit of that round.
+// It is compared with the last commit of that round.
 void Checker::CheckRecord(const coordinator::RoundRecord& record) {
   if (record.epoch != commit_->epoch || record.samples != commit_->samples ||
       record.update != commit_->update || record.contributors.size() != commit_->parts.size() ||
       record.learning_rate != commit_->learning_rate * commit_->fraction) {
     Fail("round {}: its record is of another commit", record.round);
   }
-  // Each sample of the round has counted, goes on, or was left out: nothing is in two of these.
+  // Each sample of the round was counted, continues, or was left out; none is in two of these.
   IntervalSet told;
   const auto tell = [&](const std::vector<SampleRange>& ranges, const char* what) {
     for (const SampleRange& range : ranges) {

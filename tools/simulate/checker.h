@@ -1,13 +1,13 @@
-// Holds a simulated job to the invariants of docs/explanation/guarantees.md, as far as they can be
-// seen in what the coordinator and its workers say, after every event:
-// - each unit is in one pair of hands; what a commit counts was sealed by who held it;
+// Holds a simulated job to the invariants of docs/explanation/guarantees.md after every event, as
+// far as the messages of the coordinator and its workers show them:
+// - each unit has one holder; the units that a commit counts were sealed by their holder;
 // - each sample of an epoch counts at most once, and exactly once in an epoch that is finished;
-// - commits follow one another, are made over delivered parts and with a quorum, their scalars are
-//   right (the learning rate by the checker's own formulas); a closed round is not committed again,
-//   and no round while a live member has its result;
-// - a record tells what the commit was made of, and accounts for every sample of the round;
-// - nobody is put out for breaking the protocol: all workers are honest here.
-// What the sums come to is Truth's to compare.
+// - commits follow one another, and are made over delivered parts and with a quorum. Their scalars
+//   are right (the learning rate by the checker's own formulas). A closed round is not committed
+//   again, nor any round while a live member has its result;
+// - a record names the contents of the commit, and accounts for every sample of the round;
+// - nobody is evicted for breaking the protocol: all workers are honest here.
+// Truth compares the values of the sums.
 #pragma once
 
 #include <cstdint>
@@ -49,20 +49,20 @@ class Checker {
   void OnResumed(const coordinator::JobState& state);
   // The job has completed all its epochs.
   void AtEnd(const coordinator::JobResult& result);
-  // The job has failed because nobody has its parameters. A worker that is level, and was never in
-  // trouble, has them when they are those after the last closed round or the one behind it, by the
+  // The job has failed because nobody has its parameters. A level worker without trouble has them
+  // when they are those after the last closed round or the one before it. They must come from the
   // attempts that were committed last: others were replaced (I1).
   void AtLoss(const std::string& reason, const MemberId& member,
               const worker::StepMachine::View& view);
 
   // The round, which was committed, is opened again or committed with another attempt, while the
-  // coordinator has these members. Whoever has the result of an attempt and goes on with it shows
-  // that the attempt stands.
+  // coordinator has these members. A member that has the result of an attempt and continues with it
+  // shows that the attempt stands.
   void AtReplacement(RoundId round, std::span<const coordinator::MemberStatus> members);
 
-  // Of the first violation; empty: there was none.
+  // The first violation; empty: there was none.
   const std::string& failure() const { return failure_; }
-  // The first round that no record speaks of.
+  // The first round without a record.
   RoundId first_open() const { return closed_ ? closed_->Next() : RoundId(0); }
 
  private:
@@ -71,20 +71,20 @@ class Checker {
     MemberId member;
     Unit unit;
   };
-  // What a round was made of when it was first committed.
+  // The contents of a round at its first commit.
   struct Round {
     bool relaxed = false;
-    float local_rate = 0;  // as its plan said
+    float local_rate = 0;  // as its plan gave it
     double position = 0;   // of the schedule, likewise
     std::map<UnitIndex, Unit> units;
   };
-  // Where the job stands when a round is closed.
+  // The job's position when a round is closed.
   struct Standing {
     coordinator::SamplerState sampler;
     std::uint64_t samples = 0;
     std::uint64_t requeued = 0;
   };
-  struct Doubt {  // given to another while `member` had it: right only if that is out
+  struct Doubt {  // a unit was given away while `member` had it; right only if that is out
     MemberId member;
     UnitIndex unit;
   };
@@ -127,7 +127,7 @@ class Checker {
   bool any_plan_ = false;
   bool carries_ = false;                   // the planned round has work of the one before
   std::map<UnitIndex, Unit> units_;        // of the planned round
-  std::map<UnitIndex, MemberId> holders_;  // of its units that are in somebody's hands
+  std::map<UnitIndex, MemberId> holders_;  // of its units that have a holder
   std::map<MemberId, std::vector<UnitIndex>> queues_;
   std::vector<Doubt> doubts_;
   std::map<PartKey, msg::Sealed> sealed_;
@@ -136,14 +136,14 @@ class Checker {
   std::map<RoundId, Round> rounds_;    // the planned one and some before it
   std::map<MemberId, RoundId> next_;   // the first round that is not in its parameters
   std::vector<SampleRange> carried_;   // by commit_
-  std::optional<msg::Commit> commit_;  // the last
+  std::optional<msg::Commit> commit_;  // the last one
   std::optional<std::pair<RoundId, Attempt>> committed_;
   std::optional<RoundId> closed_;
   Attempt closed_attempt_;
   std::optional<Epoch> epoch_;
   std::uint32_t epochs_ = 0;  // finished
   IntervalSet counted_;
-  std::map<RoundId, Standing> standings_;  // after rounds that a checkpoint was asked of
+  std::map<RoundId, Standing> standings_;  // after rounds whose commit asks for a checkpoint
   std::uint64_t samples_ = 0;              // in records
   std::uint64_t requeued_ = 0;             // the same
 };

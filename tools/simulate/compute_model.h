@@ -1,4 +1,4 @@
-// How long units take.
+// How long units take to compute.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ namespace lockstep::simulate {
 class ComputeModel {
  public:
   virtual ~ComputeModel() = default;
-  // Of a unit of this round that the worker begins now, in a run of so many. `random`: of the
-  // worker's process.
+  // The time of a unit of this round that the worker begins now, in a run of so many. `random`: the
+  // stream of the worker's process.
   virtual Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
                             std::uint32_t run, RandomStream& random) = 0;
-  // When the worker turns away from its unit, which it began then and which has become void now;
-  // nothing where it runs on to its end.
+  // When the worker leaves its unit, which it began then and which has become void now; nullopt
+  // where it continues to its end.
   virtual std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,
                                      Time now) const {
     (void)worker, (void)round, (void)unit, (void)began;
@@ -50,26 +50,27 @@ class EvenCompute final : public ComputeModel {
 
 struct UnitTimeOptions {
   Duration unit_time = std::chrono::milliseconds(20);
-  // Of a unit of so many samples, and of others in proportion; 0: of any unit.
+  // The samples of a unit that takes the base time; others take time in proportion. 0: any unit
+  // takes it.
   double unit_samples = 0;
-  // Of the times, log-normal: the standard deviation of the logarithm; 0: all are equal.
+  // The spread of the times, log-normal: the standard deviation of the logarithm; 0: all are equal.
   double spread = 0;
-  // The same of the workers' own speeds, drawn once for each.
+  // The same for the workers' own speeds, drawn once for each.
   double worker_spread = 0;
-  // What a run takes beside its units, whatever their number.
+  // The time of a run beside its units, whatever their number.
   Duration run_time{};
   std::vector<SlowdownSpec> slowdowns;
 };
 
-// A unit's time in a job: a base with a spread, lengthened as slow-downs say; the same for short
-// units, as emulate.unit_time is.
+// A unit's time in a job: a base with a spread, lengthened by slow-downs. Short units take it too,
+// as with emulate.unit_time.
 class ModelCompute final : public ComputeModel {
  public:
-  // `start`: what the slow-downs' times count from.
+  // `start`: the slow-downs' times count from it.
   ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
   Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
                     RandomStream& random) override;
-  // As one that is paced: at once, or when a stall that is in force has ended.
+  // It acts like a paced worker: at once, or when a present stall has ended.
   std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,
                              Time now) const override;
 
@@ -77,7 +78,7 @@ class ModelCompute final : public ComputeModel {
   const UnitTimeOptions options_;
   const Time start_;
   std::vector<double> worker_factor_;
-  std::vector<Duration> nominal_;  // by worker: of its last unit, without slow-downs
+  std::vector<Duration> nominal_;  // by worker: time of its last unit, without slow-downs
   const SlowdownModel slowdowns_;
 };
 

@@ -38,7 +38,7 @@ std::uint64_t ComputedRun::divisor() const {
   return divisor;
 }
 
-// By the unit that is under way.
+// The unit that is under way decides.
 std::optional<Time> ComputedRun::LetsGo(Time now) const {
   const auto at = std::min<std::size_t>(
       static_cast<std::size_t>(std::ranges::upper_bound(ends_, now) - ends_.begin()),

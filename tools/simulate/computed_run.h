@@ -15,8 +15,8 @@
 
 namespace lockstep::simulate {
 
-// What the positions of a range count for in a job with weights other than samples: from 0 to 4
-// each, whatever units they are in.
+// The count of the positions of a range in a job with weights other than samples: from 0 to 4 each,
+// in whatever unit they are.
 std::uint64_t DivisorOf(const SampleRange& range);
 
 class ComputedRun {
@@ -30,9 +30,9 @@ class ComputedRun {
   const std::vector<Unit>& units() const { return units_; }
   std::uint64_t samples() const;
   std::uint64_t divisor() const;  // DivisorOf its units
-  // When the worker turns away from it, when it becomes void now.
+  // When the worker leaves the run, if it becomes void now.
   std::optional<Time> LetsGo(Time now) const;
-  // Of its units when it ends now, perhaps before its time.
+  // The timings of its units when it ends now, perhaps early.
   std::vector<UnitTiming> Timings(Time now) const;
 
  private:
@@ -43,7 +43,7 @@ class ComputedRun {
   const ComputeModel* compute_;
   Time began_;
   std::vector<Unit> units_;  // at least one
-  std::vector<Time> ends_;   // of each
+  std::vector<Time> ends_;   // end of each unit
 };
 
 }  // namespace lockstep::simulate

@@ -59,13 +59,13 @@ Time ModelNetwork::Arrival(Time now, std::uint32_t from, std::uint32_t to, std::
   Time through = out;
   if (options_.rack > 0 && from / options_.rack != to / options_.rack) {
     const Duration takes = FromSeconds(static_cast<double>(bytes) / options_.RackBandwidth());
-    // Many share it, so it is not kept busy by one that comes slowly.
+    // Many share it, so one slow message does not keep it busy.
     for (Time* link : {&rack_out_free_[from / options_.rack], &rack_in_free_[to / options_.rack]}) {
       *link = std::max(leaves, *link) + takes;
       through = std::max(through, *link);
     }
   }
-  // It arrives while it leaves: both ends are busy at the same time when nothing is in the way.
+  // It arrives while it leaves: both ends are busy at the same time when nothing blocks it.
   in = std::max({leaves + options_.latency + take(seconds_per_byte_[to]),
                  in + take(seconds_per_byte_[to]), through + options_.latency});
   return in;

@@ -1,4 +1,4 @@
-// The way between two workers: when what one sends arrives at the other. Machines are named by
+// The network between two workers: it gives the arrival time of messages. Machines are named by
 // their numbers in the simulation.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace lockstep::simulate {
 class DataNetwork {
  public:
   virtual ~DataNetwork() = default;
-  // When `bytes` that leave now are there. Whoever carries keeps the order of a connection.
+  // The time when `bytes` that leave now arrive. The carrier keeps the order of a connection.
   virtual Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) = 0;
-  // How long one pass over so many bytes of memory takes: a sum, an update, a copy.
+  // The time of one pass over so many bytes of memory: a sum, an update, a copy.
   virtual Duration Pass(std::uint64_t bytes) = 0;
-  // Whether what is under way stands for bytes that come all the time, as over links that share
-  // their bandwidth. False: nothing of it is seen before it is there.
+  // Whether a transfer under way stands for bytes that come all the time, as over links that share
+  // their bandwidth. False: nothing of it is seen before it arrives.
   virtual bool Flows() const { return false; }
 };
 
@@ -32,7 +32,7 @@ class RandomNetwork final : public DataNetwork {
 
   Time Arrival(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes) override;
   Duration Pass(std::uint64_t bytes) override;
-  // kPartition, kOneWay and kDelay; the others are none of its business.
+  // It takes kPartition, kOneWay and kDelay, and ignores the others.
   void Inject(Time now, const Fault& fault);
 
  private:
@@ -46,16 +46,16 @@ class RandomNetwork final : public DataNetwork {
   std::map<std::pair<std::uint32_t, std::uint32_t>, Time> one_way_until_;  // from, to
 };
 
-// Latency and bandwidth. What a machine sends leaves one after the other at its bandwidth, what
-// comes to it arrives one after the other at its bandwidth.
+// Latency and bandwidth. A machine's messages leave one after the other at its bandwidth, and
+// arrive at a machine one after the other at its bandwidth.
 struct NetworkOptions {
   Duration latency = std::chrono::microseconds(50);  // one way
   double bytes_per_second = 1.25e9;                  // of each machine, each way
   double memory_bytes_per_second = 1e10;             // read in one pass
   std::map<std::uint32_t, double> slow_links;        // machines with another bandwidth
-  // A fat tree: machines in racks of so many; what goes from rack to rack goes through a link of
-  // its rack with 1 / oversubscription of what its machines could send together, and as much comes
-  // in; between the racks there is no narrow place. 0: one switch for all.
+  // A fat tree: machines in racks of so many. Traffic between racks goes through a link of its
+  // rack, with 1 / oversubscription of the joint bandwidth of its machines, each way. Between the
+  // racks there is no bottleneck. 0: one switch for all.
   std::uint32_t rack = 0;
   double oversubscription = 1;
   Duration message_cost{};  // of each message, at both ends
@@ -64,7 +64,7 @@ struct NetworkOptions {
     const auto slow = slow_links.find(machine);
     return slow == slow_links.end() ? bytes_per_second : slow->second;
   }
-  // Of a rack's link, each way.
+  // The bandwidth of a rack's link, each way.
   double RackBandwidth() const { return rack * bytes_per_second / oversubscription; }
 };
 

@@ -1,4 +1,4 @@
-// Messages and actions in words, one line each, for transcripts.
+// Puts messages and actions into words, one line each, for transcripts.
 #pragma once
 
 #include <string>

@@ -1,6 +1,5 @@
-// Virtual time: what happens when, in the order of time and, at one time, of scheduling. An event
-// is a callable that is kept in place: nothing is allocated for one of usual size once the queue
-// has grown.
+// Virtual time: runs events in the order of time and, at one time, of scheduling. An event is a
+// callable that is kept in place: one of usual size allocates nothing once the queue has grown.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +23,7 @@ class Task {
   static constexpr std::size_t kInPlace = 96;
 
   Task() = default;
-  // A lambda is meant to become one, and is none: it does not hide the others.
+  // A lambda is meant to become a Task and is none: this constructor does not hide the others.
   template <class F>
   requires(!std::is_same_v<std::decay_t<F>, Task>) Task(F&& f) {  // NOLINT
     using Callable = std::decay_t<F>;
@@ -55,7 +54,7 @@ class Task {
  private:
   struct Kind {
     void (*run)(void* callable);
-    void (*move)(void* from, void* to);  // and destroys the one moved from
+    void (*move)(void* from, void* to);  // and destroys the source of the move
     void (*destroy)(void* callable);
   };
   template <class F>

@@ -28,18 +28,19 @@ class Exchange {
   }
 
  private:
-  // What is few rides on the message that tells of it; else it is asked for. When it is there.
+  // Few bytes go along with the message that announces them; others are requested. Returns the
+  // arrival.
   Time Carry(Time now, std::uint32_t from, std::uint32_t to, std::uint64_t bytes, bool rides) {
     if (rides) return network_.Arrival(now, from, to, bytes + kFrame);
-    // Telling and asking take their time, and both ends', but no link: the pieces before and behind
-    // are on it meanwhile.
+    // An announcement and a request take time, also at both ends, but no link: it carries other
+    // pieces meanwhile.
     const Duration one_way = links_.latency + 2 * links_.message_cost;
     const auto ends =
         static_cast<std::uint64_t>(2 * Seconds(links_.message_cost) * links_.bytes_per_second);
     return network_.Arrival(now + 2 * one_way, from, to, bytes + kFrame + ends);
   }
 
-  // In turns, as everybody begins with another one.
+  // Every worker begins with another one.
   void Direct() {
     const std::uint32_t n = of_.workers;
     const auto shards =
@@ -48,7 +49,7 @@ class Exchange {
     const bool rides = bytes <= of_.inline_bytes;
     std::vector<Time> ready(shards);
     const Time begin{};
-    // Step by step for all pairs, so that links see messages in the order of time.
+    // It goes step by step for all pairs, so that links see messages in the order of time.
     const auto round = [&](const std::vector<Time>& from, bool to_owners,
                            std::vector<Time>* there) {
       std::vector<Time> told(static_cast<std::size_t>(shards) * (n - 1));
@@ -90,7 +91,7 @@ class Exchange {
     std::vector<std::uint32_t> depth;   // the way up
     std::vector<std::uint64_t> pieces;  // bytes
     bool rides = false;
-    // By worker and piece: the sums of all that is below are there; then the whole ones.
+    // By worker and piece: when the sums from below are there; later, when the whole ones are.
     std::vector<std::vector<Time>> there;
     std::vector<Time> busy;  // of the reduction, by worker
   };
@@ -133,7 +134,7 @@ class Exchange {
     return tree;
   }
 
-  // Wave by wave: in each, every piece is one worker further on its way, up or down.
+  // It goes wave by wave: in each, every piece moves one worker further, up or down.
   void Routed() {
     msg::Commit commit;
     for (std::uint32_t w = 0; w < of_.workers; ++w) {
@@ -183,7 +184,7 @@ class Exchange {
     }
   }
 
-  // It adds its own part to what it has from below, and passes that on.
+  // The worker adds its own part to the sums from below, and passes the result on.
   void Up(Tree& tree, std::uint32_t worker, std::size_t p) {
     const std::uint64_t bytes = tree.pieces[p];
     Time& busy = tree.busy[worker];

@@ -1,5 +1,5 @@
-// How long one exchange takes by each algorithm on a modelled network, with every message carried
-// and nothing else going on: for up to some thousands of workers.
+// The time of one exchange by each algorithm on a modelled network, with every message carried and
+// nothing else under way. It serves up to some thousands of workers.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct ExchangeTimes {
 struct ExchangeOfAll {
   ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
   std::uint32_t workers = 2;               // all of them contribute and own
-  std::uint64_t bytes = 4;                 // of the parameters, and of each contribution
+  std::uint64_t bytes = 4;                 // bytes of the parameters, and of each contribution
   std::uint64_t piece_bytes = 1u << 20;    // exchange.piece_bytes
-  std::uint64_t inline_bytes = 32u << 10;  // worker::MachineConfig
+  std::uint64_t inline_bytes = 32u << 10;  // as in worker::MachineConfig
 };
 
 ExchangeTimes TimesOf(const ExchangeOfAll& exchange, const NetworkOptions& network);

@@ -15,7 +15,7 @@ namespace {
 struct KindName {
   FaultKind kind;
   std::string_view name;
-  bool machine;  // concerns one
+  bool machine;  // concerns one machine
   bool other;    // and a second one
   bool length;
 };
@@ -53,7 +53,7 @@ Result<Duration> ParseTime(std::string_view text) {
   return Duration(std::chrono::microseconds(std::llround(*seconds * 1e6)));
 }
 
-// "Commit_26#2+0.5s", with or without the count and the time that passes.
+// Parses "Commit_26#2+0.5s", with or without the count and the delay.
 bool ParseMoment(std::string_view text, Fault* fault) {
   Moment moment;
   if (const std::size_t plus = text.find('+'); plus != std::string_view::npos) {
@@ -193,13 +193,13 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
       fault.other = static_cast<std::uint32_t>(random.NextBelow(machines - 1));
       if (fault.other >= fault.machine) ++fault.other;
     }
-    // Most are short, some are longer than every time-out.
+    // Most faults are short, some are longer than every time-out.
     const bool is_long = random.NextBelow(4) == 0;
     if (kind.length) fault.length = micros(is_long ? 5'000'000 : 300'000);
     if (fault.kind == FaultKind::kDelay || fault.kind == FaultKind::kSlowControl) {
       fault.length = micros(is_long ? 1'000'000 : 20'000);
     }
-    // One that nobody ends but who puts the worker out.
+    // It lasts until the worker is evicted.
     if (mix.stalls && fault.kind == FaultKind::kHangCompute && random.NextBelow(4) == 0) {
       fault.length = kEndless;
     }

@@ -1,4 +1,4 @@
-// What goes wrong in a simulated job, as a list that can be written down, cut down and run again.
+// The faults of a simulated job, as a list that can be written down, reduced and run again.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ enum class FaultKind : std::uint8_t {
                  // and is started again
   kStop,         // SIGSTOP, SIGCONT after `length`
   kCutLink,      // the data connection of two machines ends
-  kPartition,    // nothing gets through between two machines for `length`
-  kDelay,        // what two machines say to each other takes up to `length` longer, for a second
+  kPartition,    // no message passes between two machines for `length`
+  kDelay,        // messages between two machines take up to `length` longer, for a second
   kStopCoordinator,  // SIGSTOP, SIGCONT after `length`
-  kControlOut,       // what a machine says to the coordinator arrives only after `length`
-  kControlIn,        // what the coordinator says to it
-  kSlowControl,      // what either says takes up to `length` longer, for a second
-  kOneWay,           // what a machine sends to another one arrives only after `length`
+  kControlOut,       // messages of a machine to the coordinator arrive only after `length`
+  kControlIn,        // messages of the coordinator to it arrive only after `length`
+  kSlowControl,      // messages either way take up to `length` longer, for a second
+  kOneWay,           // messages of a machine to another one arrive only after `length`
   kHangReduction,    // the worker's reduction thread does nothing for `length`
   kHangCompute,      // its compute thread ends no unit for `length`
   kFastClock,        // from here on each second of a machine's clock is `length` shorter,
   kSlowClock,        // or longer
   kFailCheckpoint,   // no checkpoint can be saved for `length`
-  kFullDisk,         // nor anything else be written
-  kAway,             // its program says that it is away for at most kSaidAway, and is for `length`
+  kFullDisk,         // nor can anything else be written
+  kAway,             // its program says that it is away for at most kSaidAway, and is away for
+                     // `length`
   kDieUnseen,  // the worker's process dies and is started again; the coordinator sees the end of
                // its connection only after `length`
   kResume,     // the coordinator and all workers die; after `length` the job is resumed from
@@ -41,8 +42,8 @@ enum class FaultKind : std::uint8_t {
                       // it had noted, with the workers that are there
 };
 
-// Something that the coordinator says or hears: its beginning in the words of a history, and the
-// how many-th that is. A fault that follows on it still finds its case when timing changes.
+// A message or event of the coordinator: its beginning in the words of a history, and its number
+// among equal ones. A fault that follows it still meets its case when timing changes.
 struct Moment {
   std::string words;  // "Commit 26": whole words, from the first one on
   std::uint32_t count = 1;
@@ -55,14 +56,15 @@ struct Fault {
   Duration at{};  // since the job's start, or since the moment
   FaultKind kind = FaultKind::kCrash;
   std::uint32_t machine = 0;
-  std::uint32_t other = 0;  // of those that concern two
+  std::uint32_t other = 0;  // of faults between two
   Duration length{};
   std::optional<Moment> moment = std::nullopt;
   bool operator==(const Fault&) const = default;
 };
 
-// "stop@1.250000s:3,for=0.200000s"; with a moment "crash@Applied_round_26#2+0.000500s:1", the
-// second one, and half a millisecond. Parsing gives the same fault back.
+// An example is "stop@1.250000s:3,for=0.200000s". With a moment:
+// "crash@Applied_round_26#2+0.000500s:1", half a millisecond after the second one. Parsing gives
+// the same fault back.
 std::string ToString(const Fault& fault);
 Result<Fault> ParseFault(std::string_view text);
 
@@ -79,18 +81,18 @@ struct FaultMix {
   bool resume = false;
   bool takeovers = false;
   bool absences = false;
-  bool stalls = false;    // compute threads that stall within a unit, some for good; deaths unseen
+  bool stalls = false;    // compute threads that stall within a unit, some for good; unseen deaths
   bool endless = false;   // one of them, beside the others, lasts for kEndless
-  Duration until{};       // none begins after this
-  Duration mean_pause{};  // between two
+  Duration until{};       // no fault begins after this
+  Duration mean_pause{};  // between two faults
 };
 
 inline constexpr Duration kSaidAway = std::chrono::seconds(3);
 
-// Longer than any job that goes on in spite of it.
+// It is longer than any job that continues in spite of it.
 inline constexpr Duration kEndless = std::chrono::minutes(10);
 
-// By ascending time.
+// The faults, by ascending time.
 std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, RandomStream& random);
 
 }  // namespace lockstep::simulate

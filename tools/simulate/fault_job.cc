@@ -32,7 +32,7 @@ PolicySection DrawPolicy(std::uint32_t workers, RandomStream& random) {
     const std::array<std::uint32_t, 4> bounds = {0, 1, 4, PolicySection::kAuto};
     section.async_staleness = bounds[random.NextBelow(bounds.size())];
   }
-  // Some make no sense with so few workers.
+  // Some policies make no sense with so few workers.
   return policies::MakePolicy(section, workers).ok() ? section : PolicySection{};
 }
 
@@ -41,7 +41,7 @@ ScheduleSection DrawSchedule(RandomStream& random) {
   ScheduleSection section;
   section.name = names[random.NextBelow(names.size())];
   if (random.NextBelow(2) == 0) section.warmup = static_cast<double>(1 + random.NextBelow(40));
-  // Jobs have up to some thousands of updates, and what they do should show to the end.
+  // Jobs have up to some thousands of updates, and the schedule's effect should last to the end.
   section.step_every = static_cast<double>(50 + random.NextBelow(200));
   section.factor = 0.8 + 0.02 * static_cast<double>(random.NextBelow(10));
   section.final_lr = 0.001 * static_cast<double>(random.NextBelow(3));
@@ -65,7 +65,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.liveness.timeout_s = 2;
   start.config.exchange.mapping = job.cluster.hosts > 0 ? "auto" : "off";
   start.job_id = "job";
-  // Between some rounds of most jobs; what was committed since the last is lost in a resume.
+  // It falls between some rounds of most jobs; a resume loses the commits since the last one.
   const bool resumes = std::ranges::any_of(
       job.faults, [](const Fault& fault) { return fault.kind == FaultKind::kResume; });
   if (resumes) start.config.checkpoint.every_rounds = 5 + job.seed % 40;
@@ -88,14 +88,14 @@ Cluster::Options ClusterOf(const FaultJob& job) {
   return options;
 }
 
-// The words of the coordinator when nobody is left.
+// The coordinator's reason when no member is left.
 bool NobodyIsLeft(const std::string& reason) {
   if (reason.find("the last copy of shard") != std::string::npos) return true;
   return reason.starts_with("no worker holds") || reason.starts_with("all workers left") ||
          reason.find("cannot reach") != std::string::npos;
 }
 
-// Of each block, but for some numbers in front.
+// A matrix in each block, without some numbers at its start.
 std::vector<worker::Matrix> MatricesOf(const FaultJob& job) {
   std::vector<worker::Matrix> matrices;
   for (const FloatRange& block : job.blocks) {
@@ -305,7 +305,7 @@ class Run {
     }
   }
 
-  // Whoever was never touched and has the parameters could have gone on.
+  // A worker that had no fault and has the parameters could have continued.
   void CheckNobodyIsLeft(const std::string& reason) {
     if (reason.find("the last copy of shard") != std::string::npos) return;
     for (const auto& [id, worker] : cluster_.alive) {
@@ -350,7 +350,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (draw.workers) job.workers = *draw.workers;
   while (draw.policy && !draw.workers && job.workers < kMostDrawnWorkers &&
          !policies::MakePolicy(*draw.policy, job.workers).ok()) {
-    ++job.workers;  // it needs more of them
+    ++job.workers;  // it needs more workers
   }
   const PolicySection policy = DrawPolicy(job.workers, random);
   job.policy = draw.policy.value_or(policy);
@@ -361,7 +361,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   }
   job.global_batch = static_cast<std::uint32_t>(job.workers + random.NextBelow(80));
   job.epochs = 3 + draw.more_epochs;
-  // Blocks in model order, finished from the last to the first, or the other way round.
+  // Blocks are in model order, finished from the last to the first, or the reverse.
   std::uint64_t at = 0;
   const std::uint64_t blocks = 1 + random.NextBelow(5);
   for (std::uint64_t b = 0; b < blocks; ++b) {
@@ -387,7 +387,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (random.NextBelow(2) == 0) {
     job.slow.insert(static_cast<std::uint32_t>(random.NextBelow(job.workers)));
   }
-  // Draws of their own, so that a seed's job is otherwise what it was without them.
+  // It has draws of its own, so that a seed's job is otherwise the same as without them.
   RandomStream more(draw.seed, 6);
   job.schedule = DrawSchedule(more);
   job.cluster.weighed = draw.seed % 2 == 1;
@@ -456,7 +456,8 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     job.faults.insert(job.faults.end(), deaths.begin(), deaths.end());
   }
   if (draw.own_parameters) {
-    // In the midst of their way to all, and in the first round, when they are still asked for.
+    // It falls during the initial broadcast, and in the first round, when the parameters are still
+    // requested.
     RandomStream fourth(draw.seed, 8);
     FaultMix early = draw.mix;
     early.crashes = job.workers > 1;

@@ -14,7 +14,7 @@
 namespace lockstep::simulate {
 namespace {
 
-// How the outcome of one job comes back from its process: "ok", or the failure and its details.
+// The text in which a job's process returns its outcome: "ok", or the failure and its details.
 std::string Report(const FaultOutcome& outcome) {
   if (outcome.failure.empty()) {
     return fmt::format("ok {} {} {} {} {}", outcome.all_lost ? 1 : 0, outcome.rounds,
@@ -47,7 +47,7 @@ struct Totals {
 
 bool Fails(const Apart::Ended& ended) { return !ended.ok || !ended.text.starts_with("ok "); }
 
-// The first line says what is wrong.
+// The first line has the error.
 std::string_view Headline(const Apart::Ended& ended) {
   return std::string_view(ended.text).substr(0, ended.text.find('\n'));
 }
@@ -96,13 +96,13 @@ void Shrink(const SimulateOptions& options, std::uint64_t seed) {
   for (const Fault& fault : job.faults) fmt::print("  {}\n", ToString(fault));
   fmt::print("{}\n", Command(options, seed, &job.faults));
   fmt::print("then: {}\n\nwhat happened last:\n", Headline(ended));
-  // In a process of its own: the last step may end it.
+  // It runs in a process of its own: the last step may end it.
   constexpr std::size_t kLines = 60;
   const Apart::Ended told = Apart([&job] {
                               std::deque<std::string> lines;
                               RunFaultJob(job, [&lines](const std::string& line) {
-                                // To standard error as well: the last words of one that is ended by
-                                // a check.
+                                // It also goes to standard error: the last words of a process that
+                                // a check ends.
                                 lines.push_back(line);
                                 if (lines.size() > kLines) lines.pop_front();
                               });
@@ -134,15 +134,14 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
   draw.seed = seed;
   if (options.workers > 0) draw.workers = options.workers;
   if (options.policy_given) draw.policy = PolicyOf(options);
-  // Every kind of trouble alone, and all together.
+  // Seeds have every kind of fault alone, and all together.
   draw.mix.crashes = seed % 4 != 1;
   draw.mix.stops = seed % 4 != 2;
   draw.mix.links = seed % 4 != 3;
   draw.mix.coordinator = seed % 3 == 0;
   draw.mix.until = std::chrono::seconds(2 + seed % 7);
   draw.mix.mean_pause = std::chrono::milliseconds(100 + 150 * (seed % 5));
-  // Of the faults that came later every seed has some, but for each fifth: so that it stays what it
-  // was before.
+  // Kinds of faults that were added later occur in all seeds but each fifth, which stays unchanged.
   if (seed % 5 != 0) {
     const std::uint64_t bits = Mix64(seed);
     draw.more.control_links = (bits & 1) != 0;
@@ -197,7 +196,8 @@ std::vector<Fault> ShrinkFaults(std::vector<Fault> faults,
 }
 
 Status CheckFaultJobs(const SimulateOptions& options) {
-  // Jobs of fewer workers take what those of the most do: a seed draws its own number of them.
+  // Settings that suit the largest number of workers suit fewer: a seed draws its own number of
+  // them.
   SimulateOptions largest = options;
   if (options.workers == 0) largest.workers = kMostDrawnWorkers;
   // Without one, each seed draws a policy that fits.

@@ -1,5 +1,5 @@
-// Many small jobs with faults, each in a process of its own, so that one that ends in a check does
-// not end the others.
+// Runs many small jobs with faults, each in a process of its own, so that one that ends in a check
+// does not end the others.
 #pragma once
 
 #include "base/result.h"
@@ -8,18 +8,18 @@
 
 namespace lockstep::simulate {
 
-// An error: their policy is none for so many workers.
+// Returns an error when their policy is not valid for so many workers.
 Status CheckFaultJobs(const SimulateOptions& options);
 
-// Runs the seeds of the options and prints what came of them: of the first that fails the reason,
-// the command that runs it again and, with --shrink, the fewest faults that it takes and what
-// happened. False: one has failed.
+// Runs the seeds of the options and prints the results. For the first seed that fails it prints the
+// reason and the command that runs it again. With --shrink it adds the fewest faults that cause it
+// and a history. False: one has failed.
 bool RunFaultSeeds(const SimulateOptions& options);
 
-// The job of one seed, as the options have it.
+// The job of one seed, by the options.
 FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed);
 
-// Takes away faults as long as the rest still makes `fails` true (Zeller and Hildebrandt's ddmin,
+// Takes away faults as long as `fails` stays true for the rest (Zeller and Hildebrandt's ddmin,
 // 2002): first many at a time, in the end each one alone.
 std::vector<Fault> ShrinkFaults(std::vector<Fault> faults,
                                 const std::function<bool(const std::vector<Fault>&)>& fails);

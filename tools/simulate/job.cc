@@ -19,7 +19,7 @@
 namespace lockstep::simulate {
 namespace {
 
-// Without a closed round for so many time-outs the job stands still.
+// After so many time-outs without a closed round, the job stands still.
 constexpr int kStandstillTimeouts = 100;
 
 worker::MachineConfig MachineOf(const SimulateOptions& options) {
@@ -35,9 +35,9 @@ worker::MachineConfig MachineOf(const SimulateOptions& options) {
   return machine;
 }
 
-// The parameters as one block that the backward pass finishes in a few steps. Where matrices are
-// exchanged as factors they are one of as many columns as a square
-// bucket has, cut into buckets.
+// The parameters are one block that the backward pass finishes in a few steps. Where matrices are
+// exchanged as factors, they are one matrix of as many columns as a square bucket has, cut into
+// buckets.
 worker::Layout LayoutOf(const SimulateOptions& options) {
   const std::uint64_t floats = std::max<std::uint64_t>(options.model_bytes / sizeof(float), 1);
   const ExchangeSection& exchange = options.job.exchange;
@@ -51,7 +51,7 @@ worker::Layout LayoutOf(const SimulateOptions& options) {
                         worker::Layout::Copies::kBuckets, compression);
 }
 
-// For who chooses by it; other jobs are what they were without.
+// It is for policies that choose by it; other jobs are unchanged.
 double MeasuredGb(const SimulateOptions& options) {
   return options.job.exchange.algorithm == "auto" ? options.network.bytes_per_second / 1e9 : 0;
 }
@@ -104,7 +104,7 @@ class JobRun {
     const Time began = MonotonicNow();
     const JobSection& job = options_.job.job;
     const double waits = std::max(2 * job.join_timeout_s, job.quorum_timeout_s);
-    // What the job itself gives up waiting for, it ends by itself.
+    // The job ends by itself when its own waits are over.
     const Duration patience =
         FromSeconds(waits) + kStandstillTimeouts * FromSeconds(options_.job.liveness.timeout_s);
     last_round_ = simulation_.now();
@@ -142,7 +142,7 @@ class JobRun {
     start.config = options.job;
     start.config.data.digest.clear();  // there are no data
     start.plugin = coordinator::LoadPolicy;
-    start.config.exchange.mapping = "auto";  // of the modelled exchange; full has no arenas
+    start.config.exchange.mapping = "auto";  // for the modelled exchange; full has no arenas
     start.config.exchange.transport = "tcp";
     start.workers = options.workers;
     start.job_id = "simulated";

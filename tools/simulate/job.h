@@ -1,4 +1,4 @@
-// One simulated job into a run directory.
+// Runs one simulated job into a run directory.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,21 @@ namespace lockstep::simulate {
 
 struct JobOutcome {
   coordinator::JobResult result;
-  std::uint64_t events = 0;  // in the simulation
+  std::uint64_t events = 0;  // events in the simulation
   std::uint64_t coordinator_steps = 0;
-  double coordinator_seconds = 0;  // really spent in them
-  double seconds = 0;              // really spent in all
+  double coordinator_seconds = 0;  // real time spent in them
+  double seconds = 0;              // real time spent in all
 };
 
 using OnRound = std::function<Status(const coordinator::RoundRecord&)>;
 
-// What the coordinator refuses in the config of the options, before anything is written.
+// The error with which the coordinator refuses the config of the options, before anything is
+// written.
 Status CheckStart(const SimulateOptions& options);
 
 // Runs the job that the options describe; each closed round is handed to `on_round`. Errors: a
 // config that cannot work (kInvalid), a job that stands still (kTimeout), a broken invariant
-// (kClosed), and what `on_round` answers.
+// (kClosed), and errors of `on_round`.
 Result<JobOutcome> SimulateJob(const SimulateOptions& options, ComputeModel* compute,
                                const OnRound& on_round);
 

@@ -1,4 +1,4 @@
-// lockstep-simulate: jobs on virtual time.
+// lockstep-simulate: runs jobs on virtual time.
 
 #include <fmt/format.h>
 

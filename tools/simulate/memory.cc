@@ -12,7 +12,7 @@
 namespace lockstep::simulate {
 namespace {
 
-constexpr float kSteepest = 16;  // of a sample's gradient
+constexpr float kSteepest = 16;  // the largest slope of a sample's gradient
 
 }  // namespace
 
@@ -47,7 +47,7 @@ void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
     const std::size_t count = std::min(targets.size(), gradient.size() - first);
     float* sums = gradient.data() + first;
     const float* at = parameters.data() + first;
-    // Bounded: where many stale contributions add up, the numbers stay numbers.
+    // The values are bounded: where many stale contributions add up, they stay finite.
     for (std::size_t i = 0; i < count; ++i) {
       sums[i] += size * std::clamp(at[i] - targets[i], -kSteepest, kSteepest);
     }
@@ -106,8 +106,8 @@ float ClipFactor(const Layout& layout, const std::vector<float>& sum, float scal
   return norm > clip ? static_cast<float>(clip / norm) : 1.0f;
 }
 
-// Four chains side by side, each a bijection in every step: what differs in one word differs in the
-// end.
+// It has four chains side by side, each a bijection in every step: a difference in one word stays
+// to the end.
 std::uint64_t Digest(const float* floats, std::uint64_t count) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   std::array<std::uint64_t, 4> chains = {1, 2, 3, 4};
@@ -138,7 +138,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 Memory::Memory(const Layout& l) : layout(l) {
-  // What was never written is NaN: using it shows.
+  // Memory that was never written is NaN, so that its use shows.
   const float junk = std::nanf("");
   for (auto& buffer : contributions) buffer.assign(layout.contribution_numbers(), junk);
   if (layout.compressed()) {
@@ -149,7 +149,7 @@ Memory::Memory(const Layout& l) : layout(l) {
   const std::uint32_t tensors = 1 + StateTensors(layout);
   for (auto& buffer : state_out) buffer.assign(tensors * layout.largest_copy(), junk);
   for (std::uint32_t t = 0; t < tensors; ++t) {
-    // Beside the factors there is never anything.
+    // The rest of the factors' tensor is always empty.
     const bool factors = layout.rank() > 0 && t == tensors - 1;
     TensorOf(state, t).assign(layout.parameter_count(), factors ? 0.0f : junk);
   }

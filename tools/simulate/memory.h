@@ -1,5 +1,5 @@
-// A simulated worker's memory, and what the reduction thread and the optimizer do with it: real
-// floats, so that results can be compared bit for bit.
+// A simulated worker's memory, with the work of the reduction thread and the optimizer on it. It
+// has real floats, so that results can be compared bit for bit.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ using worker::Layout;
 using worker::Slice;
 
 // Model state after a round: parameters, one momentum tensor and, where matrices are exchanged as
-// factors, these.
+// factors, the factors.
 struct State {
   std::vector<float> parameters;
   std::vector<float> momentum;
@@ -28,7 +28,7 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-// The tensors of a state behind its parameters.
+// The number of tensors of a state after its parameters.
 std::uint32_t StateTensors(const Layout& layout);
 std::vector<float>& TensorOf(State& state, std::uint32_t tensor);
 inline const std::vector<float>& TensorOf(const State& state, std::uint32_t tensor) {
@@ -37,21 +37,21 @@ inline const std::vector<float>& TensorOf(const State& state, std::uint32_t tens
 
 State InitialState(const Layout& layout, std::uint64_t seed = 7);
 
-// The gradient sum of a unit, added to `gradient`.
+// Adds the gradient sum of a unit to `gradient`.
 void AddGradient(const SampleRange& unit, const std::vector<float>& parameters,
                  std::span<float> gradient);
 
-// One update out of the sum of the gradients (Layout::sum_floats() floats).
+// Makes one update from the sum of the gradients (Layout::sum_floats() floats).
 void Update(const std::vector<float>& sum, const std::vector<FloatRange>& ranges, float scale,
             float learning_rate, float fraction, float clip_factor, State* state);
 
-// The same of some buckets where the sums are of factors.
+// Makes the same update for some buckets where the sums are of factors.
 void UpdateFactored(const worker::Factors& factors, const Layout& layout, RoundId round,
                     const std::vector<float>& sum, const std::vector<std::uint32_t>& buckets,
                     float scale, float learning_rate, float fraction, float clip_factor,
                     State* state);
 
-// Sums of squares by grain, as the reduction leaves them behind the sum.
+// Adds sums of squares by grain, as the reduction leaves them behind the sum.
 void AddNorms(const Layout& layout, const Slice& slice, std::vector<float>* sum);
 float ClipFactor(const Layout& layout, const std::vector<float>& sum, float scale, double clip);
 

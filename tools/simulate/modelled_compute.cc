@@ -1,4 +1,4 @@
-// A modelled worker's compute thread: units take their time, a part that is sealed is delivered.
+// A modelled worker's compute thread: units take their time, and a sealed part is delivered.
 #include <algorithm>
 #include <utility>
 
@@ -68,7 +68,7 @@ void ModelledWorker::Compute() {
   host_->At(run_ ? run_->end() : host_->now(), [this, take = ++takes_] { EndTake(take); });
 }
 
-// Ends it, perhaps before its time because it is void; the later call finds another one.
+// Ends the take, perhaps early because it is void; the later call finds another one.
 void ModelledWorker::EndTake(std::uint64_t number) {
   if (!computing_ || number != takes_) return;
   machine_->context.now = host_->now();
@@ -99,7 +99,7 @@ void ModelledWorker::Seal(const UnitQueue::Take& take) {
   for (const WorkerId slot : exchange_->WitnessesOf(self_.worker)) {
     if (exchange_->Find(slot) == nullptr) continue;
     witnessed = true;
-    // As the witness sees it, with this one's part as it is now.
+    // The witness reports it, with this one's part as it is now.
     exchange_->Find(slot)->host_->At(
         delivered, [witness = exchange_->Find(slot), round = work_->round,
                     part = ReceivedPart{self_, take.part}] { witness->OnDelivered(round, part); });
@@ -108,7 +108,8 @@ void ModelledWorker::Seal(const UnitQueue::Take& take) {
     machine_->own.OnPartSealed({take.work, take.part, sealed_ns});
     return;
   }
-  // Nobody tells the coordinator later: so it learns of the part when it is delivered.
+  // Nobody reports the part to the coordinator later, so the coordinator learns of it at its
+  // delivery.
   host_->At(delivered, [this, take, sealed_ns] {
     machine_->context.now = host_->now();
     machine_->own.OnPartSealed({take.work, take.part, sealed_ns});

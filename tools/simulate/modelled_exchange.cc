@@ -36,7 +36,7 @@ bool ModelledExchange::Witnesses(WorkerId a, WorkerId b) const {
   const auto [low, high] = std::minmax(a.value, b.value);
   const auto last = static_cast<std::uint32_t>(workers_.size() - 1);
   if (low % 2 == 0 && high == low + 1) return true;
-  return low == 0 && high == last && last % 2 == 0 && last > 0;  // the one without a neighbour
+  return low == 0 && high == last && last % 2 == 0 && last > 0;  // the worker without a neighbour
 }
 
 std::vector<WorkerId> ModelledExchange::WitnessesOf(WorkerId slot) const {
@@ -65,7 +65,7 @@ Duration ModelledExchange::Transfer(double bytes, std::uint32_t machine) const {
   return FromSeconds(bytes / options.network.BandwidthOf(machine) * Crowding());
 }
 
-// How much slower a rack's link makes what goes to everybody.
+// The factor by which a rack's link slows traffic to everybody.
 double ModelledExchange::Crowding() const {
   const auto workers = static_cast<double>(workers_.size());
   if (options.network.rack == 0 || workers_.size() <= options.network.rack) return 1;
@@ -88,7 +88,8 @@ Time ModelledExchange::Deliver(WorkerId worker, std::uint32_t machine, Time now)
   if (options.delivery) return now + options.delivery(worker, now - Simulation::kStart);
   const auto owners = static_cast<double>(workers_.size());
   const auto bytes = static_cast<double>(options.contribution_bytes());
-  // It is announced and asked for, then it leaves as a whole while each owner takes its shard.
+  // The part is announced and requested; then it leaves as a whole while each owner takes its
+  // shard.
   const Duration latency = options.network.latency;
   const Time begins = std::max(now + 2 * latency, out_free_[machine]);
   out_free_[machine] = begins + Transfer(bytes * (owners - 1) / owners, machine);

@@ -1,5 +1,5 @@
-// What the modelled workers of a simulation have in common: the links, and the sums of the latest
-// rounds. When parts are delivered and sums published is computed out of the network's numbers.
+// The shared state of a simulation's modelled workers: the links, and the sums of the latest
+// rounds. The times of delivery and publication are computed from the network's numbers.
 #pragma once
 
 #include <algorithm>
@@ -26,18 +26,19 @@ class ModelledExchange {
     NetworkOptions network;
     std::uint64_t model_bytes = 4u << 20;        // of the parameters
     std::uint64_t number_bytes = sizeof(float);  // of a number in a contribution or a sum
-    std::uint64_t kept = 0;                      // of them in each block of a contribution; 0: all
+    std::uint64_t kept = 0;                      // numbers in each block of a contribution; 0: all
     std::uint64_t factor_bytes =
-        0;  // what the factors take in place of all that; 0: there are none
+        0;  // the size of the factors, which replace all that; 0: there are none
     std::uint64_t contribution_bytes() const { return GradientBytes(kept); }
     std::uint64_t sum_bytes(std::size_t parts) const { return GradientBytes(kept * parts); }
-    // With so many entries for each block, unless that is more than all numbers take.
+    // The bytes with so many entries for each block, unless all numbers take less.
     std::uint64_t GradientBytes(std::uint64_t entries) const;
     std::uint64_t train_samples = 1;
-    double measured_gb_per_second = 0;  // that workers say of their paths; 0: nothing
+    double measured_gb_per_second = 0;  // in the workers' reports of their paths; 0: none
     worker::MachineConfig machine;      // self and term are set for each
     // Measured latencies in place of those that follow from the network: until a sealed part is
-    // delivered, from a commit until it is applied; by the time since the job's start.
+    // delivered, and from a commit until it is applied. They depend on the time since the job's
+    // start.
     std::function<Duration(WorkerId, Duration)> delivery;
     std::function<Duration(WorkerId, Duration)> apply;
   };
@@ -47,17 +48,17 @@ class ModelledExchange {
     Attempt attempt;
     std::size_t parts = 0;
     ExchangeAlgorithm algorithm = ExchangeAlgorithm::kDirect;
-    ExchangeTimes times;        // of another one
-    std::uint64_t weights = 0;  // of all owners
+    ExchangeTimes times;        // for an algorithm other than direct
+    std::uint64_t weights = 0;  // sum for all owners
     std::vector<OwnerShare> owners;
-    std::vector<bool> published;  // by owner's slot: by itself or by who stands in for it
+    std::vector<bool> published;  // by owner's slot: by the owner or by its stand-in
     std::size_t missing = 0;      // owners whose shard is not published
-    Time last;                    // the last one's publication
-    Time sent;                    // and when all have sent their shards to everybody
+    Time last;                    // the last owner's publication
+    Time sent;                    // when all have sent their shards to everybody
     std::vector<std::pair<ModelledWorker*, MemberId>> waiting;
   };
 
-  static constexpr std::size_t kRoundsKept = 6;  // the latest
+  static constexpr std::size_t kRoundsKept = 6;  // the latest ones
 
   ModelledExchange(Options options, ComputeModel* compute, std::uint32_t workers);
 
@@ -65,7 +66,7 @@ class ModelledExchange {
   void Leave(WorkerId slot, const ModelledWorker* worker) {
     if (workers_[slot.value] == worker) workers_[slot.value] = nullptr;
   }
-  // Null: nobody has the slot now.
+  // Null: the slot is empty now.
   ModelledWorker* Find(WorkerId slot) const { return workers_[slot.value]; }
   ModelledWorker* Find(const MemberId& id) const;
 
@@ -73,9 +74,9 @@ class ModelledExchange {
   std::vector<WorkerId> WitnessesOf(WorkerId slot) const;
   bool Witnesses(WorkerId a, WorkerId b) const;
 
-  // This worker has sealed a part: when all owners have it.
+  // This worker has sealed a part: returns when all owners have it.
   Time Deliver(WorkerId worker, std::uint32_t machine, Time now);
-  // Nothing more of the round is pulled.
+  // No more parts of the round are pulled.
   void OnCommitted(Time now) { owners_free_ = std::min(owners_free_, now); }
 
   Publication& Of(const msg::Commit& commit);
@@ -83,7 +84,8 @@ class ModelledExchange {
   // How long an owner of that weight reduces, and then sends its shard to all others.
   Duration ReduceTime(const Publication& sums, std::uint32_t weight) const;
   Duration SendTime(const Publication& sums, std::uint32_t weight, std::uint32_t machine) const;
-  // Of so many bytes that all others have, all but its own part, to this machine.
+  // The time to take so many bytes, which all other members have, to this machine, without its own
+  // part.
   Duration TakeTime(std::uint64_t bytes, std::uint32_t machine) const;
   Duration UpdateTime() const;
 
@@ -100,7 +102,8 @@ class ModelledExchange {
   std::vector<Time> out_free_;            // by machine
   double slowest_ = 0;                    // bandwidth
   Time owners_free_;                      // the incoming links of all owners, which get the same
-  std::deque<Publication> publications_;  // the latest
+                                          // bytes
+  std::deque<Publication> publications_;  // the latest ones
   std::map<std::pair<ExchangeAlgorithm, std::uint32_t>, ExchangeTimes> times_;
 };
 

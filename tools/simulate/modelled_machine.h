@@ -1,4 +1,4 @@
-// What is real of a modelled worker: OwnWork, and as much of the core as it needs.
+// The real part of a modelled worker: OwnWork, and as much of the core as it needs.
 #pragma once
 
 #include <utility>
@@ -17,10 +17,10 @@ struct ModelledWorker::Machine {
 
   worker::Context context;
   worker::Buffers buffers;
-  worker::Peers peers;        // knows nobody
+  worker::Peers peers;        // without members
   worker::LiveRounds rounds;  // without owners: OwnWork announces nothing
   worker::OwnWork own;
-  worker::Actions actions;  // being carried out
+  worker::Actions actions;  // actions being carried out
 };
 
 }  // namespace lockstep::simulate

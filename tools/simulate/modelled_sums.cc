@@ -1,5 +1,4 @@
-// A modelled worker's part in the sums: publishing its shard, applying, what it promises of them,
-// and catching up.
+// A modelled worker's role in the sums: it publishes its shard, applies, promises, and catches up.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +7,8 @@
 namespace lockstep::simulate {
 namespace {
 
-constexpr std::uint64_t kCopyParts = 8;  // that a copy says it has one by one
+constexpr std::uint64_t kCopyParts = 8;  // the number of messages in which a copy reports its
+                                         // progress
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void ModelledWorker::Remember(const msg::Commit& m) {
   committed_.push_back({m.round, m.attempt, m.checkpoint_writer, host_->now(), false});
 }
 
-// As a worker's Core does: one that a unit holds for long lets too many rounds wait.
+// It follows a worker's Core: a worker that a unit holds for long lets too many rounds wait.
 void ModelledWorker::LookForLoss(RoundId latest) {
   if (!has_state_ || applying_ || latest.value + 1 - next_.value <= worker::kSumBuffers) return;
   has_state_ = false;
@@ -39,7 +39,7 @@ void ModelledWorker::Publish(const msg::Commit& m) {
   if (const OwnerShare* share = FindOwner(m.owners, self_)) MakeSums(sums, *share);
 }
 
-// By the owner, or by who stands in for it; the first of the two counts.
+// The owner makes them, or its stand-in; the first of the two counts.
 void ModelledWorker::MakeSums(const ModelledExchange::Publication& sums, const OwnerShare& share) {
   host_->After(
       exchange_->ReduceTime(sums, share.weight), [this, round = sums.round, attempt = sums.attempt,
@@ -63,7 +63,7 @@ void ModelledWorker::MakeSums(const ModelledExchange::Publication& sums, const O
 }
 
 void ModelledWorker::OnPublished() {
-  // It may be stopped: then it looks when it runs again.
+  // The process may be stopped: then it looks when it runs again.
   host_->At(host_->now(), [this] {
     machine_->context.now = host_->now();
     Settle();
@@ -114,7 +114,7 @@ void ModelledWorker::OnApplied(RoundId round, Attempt attempt) {
   Settle();
 }
 
-// As little as the coordinator takes for a whole one.
+// It sends the least that the coordinator accepts as a whole one.
 void ModelledWorker::TakePartInCheckpoint(const Committed& committed) {
   if (!committed.checkpoint_writer) return;
   const std::vector<float> state(1);

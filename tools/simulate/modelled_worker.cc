@@ -94,7 +94,7 @@ void ModelledWorker::OnStart(const msg::Start& m) {
   }
   const RoundId round = m.plan.round;
   if (const Committed* committed = FindCommitted(round); committed && committed->refused) {
-    // It is open again.
+    // The round is open again.
     std::erase_if(committed_, [round](const Committed& c) { return c.round == round; });
     std::erase_if(received_, [round](const Received& r) { return r.round == round; });
     machine_->own.Forget(round.Next());
@@ -132,13 +132,13 @@ void ModelledWorker::TakeOwners(RoundId round, const OwnerMap& map) {
 }
 
 void ModelledWorker::OnDelivered(RoundId round, const ReceivedPart& part) {
-  if (carries_) round = std::max(round, owning_.round);  // work that was carried on meanwhile
+  if (carries_) round = std::max(round, owning_.round);  // work that continued meanwhile
   received_.push_back({round, part});
   if (owning_.round != round || !owning_.owner) return;
   host_->Send(msg::Receipts{round, owning_.version, {part}});
 }
 
-// Under a new map, or parts that were there before the plan was.
+// It is called under a new map, or for parts that came before the plan.
 void ModelledWorker::SayReceived() {
   std::erase_if(received_, [this](const Received& r) { return r.round < owning_.round; });
   msg::Receipts receipts{owning_.round, owning_.version, {}};

@@ -1,11 +1,11 @@
-// A worker of which only the compute side is real: its units, parts, progress and what it gives
-// back are the core's own OwnWork. Receipts and publication, which are N^2 messages a round
-// when they are carried one by one, are computed out of the network's numbers, O(1) for each part.
+// A worker of which only the compute side is real: its units, parts, progress and returned units
+// are those of the core's own OwnWork. Receipts and publication would be N^2 messages a round if
+// carried one by one. They are computed from the network's numbers, O(1) for each part.
 //
-// A part is delivered when its owners have pulled it: the contributor sends it once, and all
-// owners take their shards of one part after the other. Most pairs count as mapped for the
-// coordinator, so that it does not ask for their receipts; the two of a pair of neighbours (0 and
-// 1, 2 and 3, ...) say for all owners when a part has arrived.
+// A part is delivered when its owners have pulled it: the contributor sends it once, and all owners
+// take their shards of one part after the other. Most pairs count as mapped for the coordinator, so
+// that it does not ask for their receipts. The two of a pair of neighbours (0 and 1, 2 and 3, ...)
+// report for all owners when a part has arrived.
 //
 //   modelled_worker.cc    joining, plans, orders, receipts
 //   modelled_sums.cc      publishing, applying, promises, catching up
@@ -36,26 +36,26 @@ class ModelledWorker final : public WorkerModel {
   void OnKilled() override;
 
   const MemberId& self() const { return self_; }
-  // First round that is not applied; nothing while the parameters are in doubt.
+  // First round that is not applied; nullopt while the parameters are in doubt.
   std::optional<RoundId> next() const { return has_state_ ? std::optional(next_) : std::nullopt; }
-  // All owners have this part: to be said by a witness.
+  // All owners have this part; a witness reports it.
   void OnDelivered(RoundId round, const ReceivedPart& part);
   void OnPublished();
 
  private:
-  struct Machine;  // made with Welcome
+  struct Machine;  // made at Welcome
   struct Committed {
     RoundId round;
     Attempt attempt;
     std::optional<MemberId> checkpoint_writer;
-    Time at;               // when it was told
+    Time at;               // when it arrived
     bool refused = false;  // promised not to apply it
   };
   struct Received {
     RoundId round;
     ReceivedPart part;
   };
-  struct Owning {  // as the latest map of the open round says
+  struct Owning {  // by the latest map of the open round
     RoundId round;
     std::uint32_t version = 0;
     bool owner = false;
@@ -89,7 +89,7 @@ class ModelledWorker final : public WorkerModel {
   void TakePartInCheckpoint(const Committed& committed);
   void TryToCopy(const MemberId& donor, RoundId open_round, std::uint32_t order);
 
-  // After whatever may have changed the own work.
+  // Call it after any possible change of the own work.
   void Settle();
   void CarryOut(worker::Action& action);
   void Compute();
@@ -103,18 +103,18 @@ class ModelledWorker final : public WorkerModel {
   bool has_state_ = false;
   RoundId next_;
   bool applying_ = false;
-  std::optional<std::pair<RoundId, Attempt>>
-      waits_for_;  // the last publication that was waited for
+  std::optional<std::pair<RoundId, Attempt>> waits_for_;  // the last publication that was awaited
   bool finished_ = false;
-  std::optional<Plan> plan_;         // the latest: what this worker needs of it, less its units
-  std::deque<Committed> committed_;  // the latest
+  std::optional<Plan> plan_;         // the latest plan: the part that this worker needs, without
+                                     // its units
+  std::deque<Committed> committed_;  // the latest ones
   Owning owning_;
-  bool carries_ = false;  // the open round carries on work of the one before
+  bool carries_ = false;  // the open round continues work of the one before
   std::vector<Received> received_;
   std::uint32_t copies_ = 0;  // the last order to catch up
 
   std::optional<worker::action::StartWork> work_;
-  bool computing_ = false;   // what take_ says
+  bool computing_ = false;   // the state of take_
   std::uint64_t takes_ = 0;  // counts them
   worker::UnitQueue::Take take_;
   std::optional<ComputedRun> run_;  // where that is a run

@@ -1,5 +1,5 @@
-// The memory of a simulated worker, and what is done to it: real floats where results are to be
-// compared, only sizes where times are all that is asked for.
+// The memory of a simulated worker, and the operations on it: real floats where results are
+// compared, only sizes where only times matter.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ class Numbers {
  public:
   virtual ~Numbers() = default;
 
-  // Of a message that leaves.
+  // Appends the bytes of a message that leaves.
   virtual void Append(const worker::BufferRange& range, std::vector<std::byte>* bytes) = 0;
   virtual void StoreInline(const worker::action::StoreInline& a) = 0;
-  // A piece that was fetched, as the server's memory is when it arrives.
+  // Takes a fetched piece, with the server's memory as it is when it arrives.
   virtual void TakePiece(Numbers& server, const worker::BufferRange& from,
                          const worker::BufferRange& to) = 0;
   virtual void OpenBlock(const worker::BufferId& buffer, std::uint32_t generation) = 0;
@@ -32,9 +32,9 @@ class Numbers {
 
   // False: the parameters have come, and the rest of the state is as at a job's beginning.
   virtual void Initialize(bool parameters) = 0;
-  // Of the parameters, for a worker that begins with them; `offset` in bytes.
+  // Reads the parameters of a worker that begins with them; `offset` in bytes.
   virtual void ReadParameters(std::uint64_t offset, std::span<std::byte> bytes) = 0;
-  // The job begins, with what one worker had.
+  // The job begins, with the parameters of one worker.
   virtual void OnBegun() {}
   // A chunk of a checkpoint comes in, or goes out of the snapshot; `offset` in bytes.
   virtual void StoreState(std::uint32_t tensor, std::uint64_t offset,
@@ -42,16 +42,16 @@ class Numbers {
   virtual void ReadCheckpoint(std::uint32_t tensor, std::uint64_t offset,
                               std::span<std::byte> bytes) = 0;
   virtual void StartWork(const worker::action::StartWork& work) = 0;
-  // The compute thread: it reads the parameters now, and adds the run when it is through.
+  // For the compute thread: it reads the parameters now, and adds the run when it ends.
   virtual void BeginRun() = 0;
   virtual void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                          bool is_void) = 0;
-  // Owners are about to be told that the first so many buckets of a part are final.
+  // Owners are about to hear that the first so many buckets of a part are final.
   virtual void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) = 0;
-  // False: it was looked through, and a value is not a number.
+  // False: the values were checked, and one is not a number.
   virtual bool Seal(const worker::UnitQueue::Take& take) = 0;
 
-  // Operations; each sets in `done` what it has to tell.
+  // Operations; each stores its result in `done`.
   virtual void Run(const worker::action::Reduce& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::CopySums& a, worker::event::OpDone* done) = 0;
   virtual void Run(const worker::action::UpdateHeld& a, worker::event::OpDone* done) = 0;
@@ -64,9 +64,9 @@ class Numbers {
 
   virtual void DropHeldState(const worker::action::DropHeldState& a) = 0;
   virtual void GiveBack(const worker::action::GiveBack& a) = 0;
-  // It says that it has applied this attempt.
+  // The worker reports that it has applied this attempt.
   virtual void OnSaidApplied(RoundId round, Attempt attempt) = 0;
-  // It says that it has caught up and is level before round `next`.
+  // The worker reports that it has caught up and is level before round `next`.
   virtual void OnLevel(RoundId next) = 0;
   // The parameters and the optimizer's state are those of `before`, of the same process.
   virtual void TakeOver(const Numbers& before) { (void)before; }
@@ -74,7 +74,7 @@ class Numbers {
   virtual void OnHeld(RoundId next) { (void)next; }
 };
 
-// Sizes only. The digest of the parameters is the number of the last round.
+// Has sizes only. The digest of the parameters is the number of the last round.
 class NoNumbers final : public Numbers {
  public:
   // `number_bytes`: Layout::number_bytes.
@@ -112,7 +112,7 @@ class NoNumbers final : public Numbers {
   void Run(const worker::action::DigestState&, worker::event::OpDone* done) override {
     done->text = "simulated";
   }
-  // Of the one number that such a worker's checkpoint has.
+  // The digest of the one number that such a worker's checkpoint has.
   void Run(const worker::action::DigestReplica&, worker::event::OpDone* done) override {
     done->replica = DigestOf(std::vector<float>(1));
   }

@@ -81,7 +81,7 @@ OptionType<Seeds> SeedsOption() {
   return type;
 }
 
-// What the table holds in the units of the command line.
+// The table's values in the units of the command line.
 struct Raw {
   double unit_time_s = 0;
   double run_time_s = 0;
@@ -181,7 +181,7 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.AddSwitch("help", &raw->help, "Print this and end");
 }
 
-// What the program does; each of these goes without the others.
+// The modes of the program; they exclude each other.
 constexpr unsigned kJob = 1;
 constexpr unsigned kExchangeTimes = 2;
 constexpr unsigned kFaults = 4;
@@ -189,10 +189,11 @@ constexpr unsigned kReplay = 8;
 
 struct Use {
   const char* option;
-  unsigned in;  // where it does something
+  unsigned in;  // modes in which it has an effect
 };
 
-// Of the options that do not do something everywhere. Of the job's a replay has some by itself.
+// These are the options that have an effect only in some modes. A replay has some of the job's
+// options by itself.
 constexpr std::array kUses = {Use{"workers", kJob | kExchangeTimes | kFaults},
                               Use{"run-dir", kJob},
                               Use{"slowdown", kJob},
@@ -222,11 +223,11 @@ constexpr std::array kUses = {Use{"workers", kJob | kExchangeTimes | kFaults},
                               Use{"job.epochs", kJob | kExchangeTimes | kFaults},
                               Use{"job.min_workers", kJob | kExchangeTimes | kFaults}};
 
-// What would have no effect is a mistake: who gives --slowdown to a replay takes the table for one
-// with that slow-down.
+// An option without effect is an error: a user who gives --slowdown to a replay would believe that
+// the table includes it.
 Status CheckUses(const SimulateOptions& options, const std::function<bool(const char*)>& given) {
   const bool replay = !options.replay.empty();
-  if (options.exchange_times + options.faults + replay > 1) return {};  // Check says so
+  if (options.exchange_times + options.faults + replay > 1) return {};  // Check reports it
   const unsigned mode = options.exchange_times ? kExchangeTimes
                         : options.faults       ? kFaults
                         : replay               ? kReplay
@@ -287,7 +288,7 @@ Status Check(const SimulateOptions& options) {
   return {};
 }
 
-// Without what the command line and --config say.
+// The config without the command line and --config.
 Result<JobConfig> ConfigOfRun(const SimulateOptions& options) {
   const std::string file = options.replay + "/config.ini";
   if (!std::filesystem::exists(file)) return options.job;
@@ -343,7 +344,7 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
     if (Status set = table.Set(setting.key, setting.value); !set) return set.error();
   }
   options.policy_given = table.Given("policy.name");
-  // Before the file is read, which may be the run's own.
+  // It runs before the file is read, which may be the run's own.
   const auto given = [&table](const char* option) { return table.Given(option); };
   if (Status used = CheckUses(options, given); !used) return used.error();
   std::string file = options.config_file;

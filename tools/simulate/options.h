@@ -17,7 +17,7 @@
 
 namespace lockstep::simulate {
 
-// Up to so many workers every message is carried, unless --exchange says otherwise.
+// Up to so many workers every message is carried, unless --exchange is given.
 inline constexpr std::uint32_t kFullWorkers = 64;
 
 struct SlowLink {
@@ -26,13 +26,13 @@ struct SlowLink {
 };
 
 struct SimulateOptions {
-  // A job.
+  // Options of a job.
   std::uint32_t workers = 0;
   std::string config_file;
   std::string run_dir;
   std::vector<SlowdownSpec> slowdowns;
   std::uint64_t seed = 0;
-  std::vector<Setting> settings;  // --set
+  std::vector<Setting> settings;  // from --set
   JobConfig job;
   std::string exchange = "auto";
   UnitTimeOptions unit;
@@ -40,13 +40,13 @@ struct SimulateOptions {
   Duration coordinator_cost = std::chrono::microseconds(5);
   std::uint64_t model_bytes = 4u << 20;
   std::uint64_t train_samples = 0;
-  // Measured latencies that take the place of the modelled exchange's own: until a sealed part is
-  // delivered, and from a commit until the worker begins with the next round; by worker and time
-  // since the job's start.
+  // Measured latencies that replace those of the modelled exchange: until a sealed part is
+  // delivered, and from a commit until the worker begins with the next round. They depend on the
+  // worker and the time since the job's start.
   std::function<Duration(WorkerId, Duration)> delivery;
   std::function<Duration(WorkerId, Duration)> begin;
 
-  // Instead: --exchange-times, --faults, --replay.
+  // Other modes: --exchange-times, --faults, --replay.
   bool exchange_times = false;
   bool faults = false;
   bool own_parameters = false;
@@ -58,23 +58,23 @@ struct SimulateOptions {
   std::vector<Fault> fault_list;
   bool fault_list_given = false;
   std::string replay;
-  // The config of the replayed run as it ran, which `job` may differ from; as `job` where the run's
-  // directory has none.
+  // The original config of the replayed run, from which `job` may differ; the same as `job` where
+  // the run's directory has none.
   JobConfig job_of_run;
-  // policy.plugin of the replayed run's config, where nobody else has named it: it is not loaded,
-  // and job.policy.plugin is empty.
+  // policy.plugin of the replayed run's config, where no option names one: it is not loaded, and
+  // job.policy.plugin is empty.
   std::string plugin_of_run;
 
   bool policy_given = false;
   std::string print;  // not empty: --help or --version; nothing else is filled in
 
-  // What `exchange` comes to.
+  // The meaning of `exchange` for this job.
   bool full() const {
     return exchange == "full" || (exchange == "auto" && workers <= kFullWorkers);
   }
 };
 
-// `arguments` without the program's name. Errors are kInvalid, one line.
+// `arguments` without the program's name. Errors are kInvalid with one line.
 Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> arguments);
 
 }  // namespace lockstep::simulate

@@ -147,7 +147,7 @@ bool RealNumbers::Seal(const worker::UnitQueue::Take& take) {
   const std::vector<float> sent = Sent(take.part);
   if (residual_) truth_->OnSent(self_, work_.round, take.part, gradient_, sent, work_factors_);
   truth_->OnSealed(self_, work_.round, take.part, sent, Computed());
-  // Rates may diverge, or a sample be poisoned; factors of what is no number are not made.
+  // Rates may diverge, or a sample be poisoned; factors of values that are no numbers are not made.
   if (factor_form_ != nullptr && !sends_numbers_) return false;
   return !poison_.looked_for || std::ranges::all_of(sent, IsFinite);
 }
@@ -273,7 +273,7 @@ void RealNumbers::Run(const action::TakeParameters& a, OpDone* done) {
   done->digest = Digest(memory_->state.parameters.data() + bucket.first, bucket.count);
 }
 
-// To use it shows.
+// Its use shows.
 void RealNumbers::DropHeldState(const action::DropHeldState& a) {
   for (const FloatRange& range : a.ranges) {
     std::fill_n(memory_->state.momentum.begin() + static_cast<std::ptrdiff_t>(range.first),

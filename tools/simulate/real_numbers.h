@@ -1,4 +1,4 @@
-// A trivial model with real floats, every result of which is held against the truth.
+// A trivial model with real floats; every result is compared with the truth.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace lockstep::simulate {
 
 class RealNumbers final : public Numbers {
  public:
-  // What happened, for tests that want it to have happened.
+  // Counts of what happened, for tests that require it.
   struct Counts {
     std::uint64_t fetched = 0;        // pieces
     std::uint64_t inlined = 0;        // pieces
@@ -25,7 +25,7 @@ class RealNumbers final : public Numbers {
   // Samples, by their place in an epoch, whose gradient is not a number.
   struct Poison {
     std::vector<std::uint64_t> samples;
-    bool looked_for = false;  // before a part is sealed; else whoever sums finds it
+    bool looked_for = false;  // found before a part is sealed; else the worker that sums finds it
   };
 
   RealNumbers(const MemberId& self, Truth* truth, Counts* counts)
@@ -104,17 +104,17 @@ class RealNumbers final : public Numbers {
   void OnHeld(RoundId next) override { truth_->OnHolds(self_, next, memory_->state); }
 
  private:
-  // The state that the work is computed with.
+  // The state with which the work is computed.
   const State& Computed() const { return work_.on_copy ? copy_ : memory_->state; }
   // False when it is torn.
   bool Read(const worker::Source& source, const FloatRange& range, std::vector<float>* to);
 
-  // Where the gradient of the part is summed.
+  // The place where the gradient of the part is summed.
   std::span<float> Gradient(PartIndex part);
-  // What the contribution has, a number for each parameter, or that of each factor.
+  // The contents of the contribution, a number for each parameter, or for each factor.
   std::vector<float> Sent(PartIndex part);
-  // Sums, or contributions, of so many entries for a grain, out of `from`: added, times `weight`,
-  // to `to`, which has kGrain numbers more than the parameters.
+  // Adds sums, or contributions, of so many entries for a grain from `from`, times `weight`, to
+  // `to`, which has kGrain numbers more than the parameters.
   void AddEntries(const std::vector<float>& from, std::uint32_t entries, const FloatRange& slice,
                   float weight, std::vector<float>* to) const;
   void ReduceSparse(const worker::action::Reduce& a, worker::event::OpDone* done);
@@ -130,13 +130,13 @@ class RealNumbers final : public Numbers {
   std::optional<worker::Residual> residual_;  // where not all numbers are sent
   std::unique_ptr<worker::SentForm> form_;
   worker::FactorForm* factor_form_ = nullptr;  // with factors: form_
-  bool sends_numbers_ = true;                  // in the part in hand
-  std::uint32_t sent_buckets_ = 0;             // of the part in hand
-  std::vector<float> gradient_;                // of that, as a whole
-  std::vector<float> work_factors_;            // of the state that the work is computed with
+  bool sends_numbers_ = true;                  // in the present part
+  std::uint32_t sent_buckets_ = 0;             // of the present part
+  std::vector<float> gradient_;                // of the present part, as a whole
+  std::vector<float> work_factors_;            // of the state with which the work is computed
   State copy_;
   State checkpoint_;
-  std::vector<float> run_parameters_;  // at its beginning
+  std::vector<float> run_parameters_;  // at the run's beginning
 };
 
 }  // namespace lockstep::simulate

@@ -1,4 +1,4 @@
-// Keeps what a simulated job reports.
+// Keeps the reports of a simulated job.
 #pragma once
 
 #include <deque>

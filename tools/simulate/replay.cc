@@ -22,7 +22,7 @@
 namespace lockstep::simulate {
 namespace {
 
-// So many equal values.
+// A value, and how often it occurs.
 using Weighted = std::pair<double, std::uint64_t>;
 
 double MedianOf(std::vector<Weighted> values) {
@@ -50,8 +50,8 @@ struct WorkerRound {
   std::uint64_t units = 0;
 };
 
-// What a run costs beside its units, as coordinator/job/members.cc tells it, but out of all
-// workers' rounds alike.
+// The cost of a run beside its units. The method is that of coordinator/job/members.cc, but uses
+// all workers' rounds alike.
 class RunCostFit {
  public:
   void AddRound(std::span<const coordinator::UnitRecord* const> entries) {
@@ -76,7 +76,7 @@ class RunCostFit {
     }
   }
 
-  // In unit times; 0 where all runs are of one length.
+  // The cost in unit times; 0 where all runs have one length.
   double in_units() const {
     if (xx_ < kTellsNothing) return 0;
     return std::max(xy_, 0.0) / std::max(xx_ - mean_xy_, kLeastUnit * xx_);
@@ -104,7 +104,7 @@ EntriesByWorker ByWorker(const coordinator::RoundRecord& record) {
 
 Error Unplayable(std::string what) { return {ErrorCode::kInvalid, std::move(what)}; }
 
-// A line may be well-formed and still be of no round that there was.
+// A line may be well-formed and still describe no possible round.
 Status CheckRound(const coordinator::RoundRecord& record) {
   if (!IsPrintable(record.policy)) return Unplayable("the policy's name is no text");
   if (record.commit < record.start) return Unplayable("the round ends before it starts");
@@ -171,7 +171,7 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
     }
     units += static_cast<double>(round.units);
   }
-  // Who was left out has taken longer than the round: as long is the best that can be said.
+  // A worker that was left out took longer than the round: its length is the best estimate.
   const double share =
       rounds.empty() ? 1 : std::max(1.0, units / static_cast<double>(rounds.size()));
   for (const WorkerId worker : record.excluded) {
@@ -181,7 +181,7 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
   }
 }
 
-// A bound counts where what was measured before and after is less.
+// A bound counts where the measurements before and after it are lower.
 void AddBounds(WorkerTimes* times) {
   const UnitTimes known = std::move(times->unit);
   times->unit = {};
@@ -199,7 +199,7 @@ void AddBounds(WorkerTimes* times) {
   add_bounds_before(std::numeric_limits<double>::infinity());
 }
 
-// Workers that nothing is known of are like the median of the others.
+// Workers without measurements get the median of the others.
 void FillGaps(RunTimes* run) {
   std::vector<double> medians;
   for (WorkerTimes& times : run->workers) {
@@ -229,8 +229,8 @@ bool Has(const std::vector<std::string>& names, const std::string& name) {
 
 constexpr const char* kPlugin = "plugin";
 
-// Why the policy `plugin` is not played: a run directory is data, and must not choose what code is
-// run by who looks at it.
+// The reason why the policy `plugin` is not played: a run directory is data, and must not choose
+// the code that its reader runs.
 std::string NotLoaded(const SimulateOptions& options) {
   return options.plugin_of_run.empty()
              ? "policy.name = plugin: --policy.plugin must name the shared library"
@@ -357,8 +357,8 @@ Status CheckReplay(const JobConfig& job, const RunTimes& run) {
                     "its rounds",
                     batch, job.job.units, workers));
   }
-  // What all rounds take if one worker computes them at the worst speed that was measured. Virtual
-  // time has an end, too.
+  // The time of all rounds if one worker computes them at the worst measured speed. Virtual time
+  // has an end, too.
   double unit = 0;
   double between = 0;
   for (const WorkerTimes& times : run.workers) {
@@ -427,7 +427,7 @@ Result<Prediction> Predict(const SimulateOptions& options, const RunTimes& run,
   job.job.job.rounds = run.rounds;
   job.job.job.min_workers = 1;
   job.train_samples = run.epoch_samples;
-  // All of that is in what was measured.
+  // The measured times include all of that.
   job.network.latency = {};
   job.coordinator_cost = {};
   job.delivery = [&run](WorkerId worker, Duration since_start) {
@@ -468,10 +468,10 @@ Result<std::string> Replay(const SimulateOptions& options) {
       return Error{fits.error().code, options.replay + ": " + fits.error().message};
     }
   }
-  // Under what it ran, by the name that the registry knows it by. A plug-in has one of its own.
+  // The policy of the run, by its name in the registry. A plug-in has a name of its own.
   const bool ran_plugin = options.job_of_run.policy.name == kPlugin;
   const std::string as_it_ran = ran_plugin ? kPlugin : run->policies.front();
-  // Then nothing that is played reproduces the run.
+  // Then no predicted job reproduces the run.
   const bool changed = run->policies.size() > 1;
   std::vector<std::string> names;
   const auto add = [&names](const std::string& name) {
@@ -479,7 +479,7 @@ Result<std::string> Replay(const SimulateOptions& options) {
   };
   if (!options.policy_given && changed) {
     for (const std::string& name : run->policies) {
-      // A rule that these settings refuse has a line that says so.
+      // A rule that these settings refuse gets a line with the reason.
       PolicySection defaults;
       defaults.name = name;
       add(policies::MakePolicy(defaults, kMaxWorkers).ok() ? name : kPlugin);
@@ -526,7 +526,7 @@ Result<std::string> Replay(const SimulateOptions& options) {
       text += fmt::format("{:<24} {}\n", name, prediction.error().message);
       return;
     }
-    // Settings that change nothing in it make no row of their own.
+    // Settings without effect make no row of their own.
     if (!as_it_was && of_the_run && *prediction == *of_the_run) return;
     const double per_round = prediction->seconds / static_cast<double>(prediction->rounds);
     const double rate = static_cast<double>(prediction->samples) / prediction->seconds;

@@ -1,5 +1,5 @@
-// What every worker should have kept of its gradients where it does not send all of them: the same
-// account as worker/memory/residual.h has, drawn up from commits alone.
+// The residuals that every worker should have kept of its gradients where it does not send all
+// numbers. It is the same account as worker/memory/residual.h has, computed from commits alone.
 #pragma once
 
 #include <array>
@@ -20,19 +20,19 @@ class Residuals {
   Residuals(const worker::Layout& layout, const worker::Factors& factors)
       : layout_(layout), factors_(factors) {}
 
-  // A part of this gradient was sealed, and these numbers of it were sent; zeros where none were;
-  // or these of factors, computed with the state that has `factors`. What is wrong with that;
-  // empty: nothing.
+  // A part of this gradient was sealed, and these numbers of it were sent; the others are zeros.
+  // With factors, these were sent, computed with the state that has `factors`. Returns the error in
+  // that; empty: there is none.
   std::string OnSent(const MemberId& member, RoundId round, PartIndex part,
                      std::span<const float> gradient, std::span<const float> sent,
                      std::span<const float> factors);
-  // It has applied the round, of these parts.
+  // The member has applied the round with these parts.
   void OnApplied(const MemberId& member, RoundId round, std::span<const CommittedPart> parts);
-  // It has copied somebody's state.
+  // The member has copied another one's state.
   void OnCopied(const MemberId& member) { of_.erase(member); }
   void Clear() { of_.clear(); }
 
-  std::uint64_t used() const { return used_; }  // parts with which something kept was sent
+  std::uint64_t used() const { return used_; }  // parts that were sent with something kept earlier
 
  private:
   struct Left {
@@ -44,7 +44,7 @@ class Residuals {
     std::array<std::optional<Left>, kMaxParts> open;
   };
 
-  // Takes from `left` what was sent of it.
+  // Takes the sent numbers from `left`.
   std::string TakeLargest(RoundId round, PartIndex part, std::span<const float> sent, Left* left,
                           bool* known) const;
   std::string TakeFactors(RoundId round, PartIndex part, std::span<const float> sent,

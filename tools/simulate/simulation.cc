@@ -34,7 +34,7 @@ class Simulation::Process final : public WorkerHost {
   }
 
   void Send(msg::FromWorker message) override {
-    // In order, and lost with the process only if it has not left yet.
+    // Messages keep their order, and are lost with the process only if they have not left yet.
     out_at_ = std::max(out_at_, simulation_->OutArrival(machine_, random_));
     simulation_->queue_.At(
         out_at_, [this, c = connection, m = std::make_unique<msg::FromWorker>(std::move(message))] {
@@ -123,7 +123,7 @@ class Simulation::Process final : public WorkerHost {
   std::optional<MemberId> self;
   bool dead = false;
   bool stopped = false;
-  bool closed = false;    // the connection
+  bool closed = false;    // the connection is closed
   bool troubled = false;  // by a fault
 
  private:
@@ -196,7 +196,7 @@ Duration Simulation::Delay(RandomStream& random) {
          Duration(random.NextBelow(static_cast<std::uint64_t>(timing_.jitter.count())));
 }
 
-// When what is said now is there.
+// Returns the arrival of a message that is sent now.
 Time Simulation::OutArrival(std::uint32_t machine, RandomStream& random) {
   const Link& link = machines_[machine].link;
   Time arrives = now() + Delay(random);
@@ -264,8 +264,8 @@ std::vector<Fault> Simulation::FaultsToCome() const {
   return faults;
 }
 
-// Faults come behind what is under way: a message that is said is on its way, one that is heard has
-// been dealt with.
+// Faults come after traffic under way: a sent message is on its way, and a received one has been
+// handled.
 template <class Message>
 void Simulation::Pass(const Message& message) {
   if (waiting_.empty()) return;
@@ -292,7 +292,7 @@ void Simulation::Inject(const Fault& fault) {
                                       kHangReduction, kHangCompute, kDieUnseen)) {
     process->troubled = true;
   }
-  // Within what it has said nothing may happen to it.
+  // It may not be lost during the time that it has announced.
   if (process != nullptr && fault.kind == kAway && fault.length > kSaidAway) {
     process->troubled = true;
   }
@@ -358,7 +358,7 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kHangReduction:
     case FaultKind::kHangCompute:
     case FaultKind::kAway:
-      break;  // of the data plane or the worker: whoever has one hears of it through the hook
+      break;  // a fault of the data plane or the worker: the hook passes it on
   }
 }
 
@@ -434,7 +434,7 @@ void Simulation::Step(coordinator::Event event) {
   busy_until_ = now() + timing_.coordinator_cost;
   if (hooks.on_event) hooks.on_event(event);
   if (const auto* heard = std::get_if<coordinator::Received>(&event)) Pass(heard->message);
-  // Carrying out actions steps nothing: whatever follows is an event of its own.
+  // Carrying out actions steps nothing: every consequence is an event of its own.
   actions_.clear();
   const Time began = MonotonicNow();
   coordinator_->Step(now(), std::move(event), &actions_);
@@ -470,7 +470,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
     Process* process = Find(close->connection);
     if (process == nullptr || process->closed || process->connection != close->connection) return;
     process->closed = true;
-    // The process learns it after what was sent before, ends, and is started again.
+    // The process learns it after earlier messages, ends, and is started again.
     queue_.At(
         std::max(busy_until_ + timing_.latency + timing_.jitter + std::chrono::milliseconds(1),
                  machines_[process->machine()].link.in_held_until),
@@ -523,7 +523,7 @@ void Simulation::Save(const coordinator::SaveCheckpoint& save) {
   });
 }
 
-// The worker answers each chunk by itself. Of a checkpoint that nobody saved here there are none.
+// The worker answers each chunk by itself. A checkpoint that nobody saved here has no chunks.
 void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
   constexpr std::uint64_t kChunk = 4096;
   if (!disk_ || disk_->tensors.empty()) {
@@ -548,8 +548,8 @@ void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
   }
 }
 
-// Whoever resumes a job ends what is left of it first. After its last checkpoint there is nothing
-// to resume.
+// A user who resumes a job first ends its remaining processes. After its last checkpoint there is
+// nothing to resume.
 void Simulation::EndCoordinator(Duration length) {
   if (!disk_ || down_ || result_) return;
   coordinator::StartParameters trial = start_;

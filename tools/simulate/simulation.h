@@ -1,6 +1,6 @@
 // Runs the real coordinator on virtual time against simulated worker processes: messages take time
-// (in order on each connection), processes are stopped, killed and started again. What a worker
-// does is behind WorkerModel.
+// (in order on each connection), processes are stopped, killed and started again. WorkerModel has
+// the worker's behaviour.
 #pragma once
 
 #include <cstdint>
@@ -35,23 +35,23 @@ class WorkerModel {
   }
 };
 
-// What a simulated process may do.
+// The services for a simulated process.
 class WorkerHost {
  public:
   virtual ~WorkerHost() = default;
   virtual void Send(msg::FromWorker message) = 0;
-  // Later when the process is stopped then, never when it is dead.
+  // It runs later when the process is stopped then, and never when it is dead.
   virtual void At(Time time, Task task) = 0;
   void After(Duration delay, Task task) { At(now() + delay, std::move(task)); }
-  // Runs in the other process, some time later; nothing happens when that incarnation is not there.
+  // Runs in the other process, some time later; nothing happens when that incarnation is gone.
   virtual void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) = 0;
   virtual void SetSelf(const MemberId& self) = 0;  // from Welcome
   virtual RandomStream& random() = 0;              // of this process
   virtual Time now() const = 0;                    // by the machine's own clock
-  // What no process can know: the time of the simulation, the same everywhere.
+  // The time of the simulation, which is the same everywhere and which no process can know.
   virtual Time true_now() const { return now(); }
   virtual void AtTrue(Time time, Task task) { At(time, std::move(task)); }
-  // The machine that the process runs on; one that is started again runs on the same.
+  // The machine of the process; a process that is started again runs on the same one.
   virtual std::uint32_t machine() const = 0;
   virtual std::optional<WorkerId> wanted() const = 0;
   // WorkerModel::OnStart once there is one again. A host whose coordinator stays has none of this.
@@ -60,10 +60,10 @@ class WorkerHost {
   virtual void GoOnAs(std::unique_ptr<WorkerModel> next) { (void)next; }
 };
 
-// The control plane: how long messages take.
+// The time of messages on the control plane.
 struct ControlTiming {
   Duration latency = std::chrono::microseconds(50);
-  Duration jitter = std::chrono::microseconds(400);  // up to that much more, evenly spread
+  Duration jitter = std::chrono::microseconds(400);  // up to so much more, evenly spread
   Duration coordinator_cost{};                       // of its one thread, for each message
 };
 
@@ -84,21 +84,20 @@ class Simulation {
              Factory factory);
   ~Simulation();
 
-  // A machine with a worker on it, numbered 0, 1, ...
+  // Adds a machine with a worker on it, numbered 0, 1, ...
   void AddWorker(Duration after);
   void AddFaults(const std::vector<Fault>& faults);
-  // Whose moment has not come, or not so often.
+  // Faults whose moment has not come, or not often enough.
   std::vector<Fault> FaultsToCome() const;
-  void StopJob(Duration after);  // SIGINT
-  // A checkpoint that is on the coordinator's disk already, for StartParameters::resume: without it
-  // nobody is sent the state that the job goes on from.
+  void StopJob(Duration after);  // Acts like SIGINT.
+  // Adds a checkpoint that is on the coordinator's disk already, for StartParameters::resume.
+  // Without it nobody is sent the state from which the job continues.
   void PutOnDisk(SavedCheckpoint saved) { disk_ = std::move(saved); }
-  // Until the job has finished or `until`. False: it has not finished.
+  // Runs until the job has finished or `until`. False: it has not finished.
   bool Run(Time until);
-  // As one event does it; false when there is none or the job has finished.
+  // Runs one event; false when there is none or the job has finished.
   bool RunNext();
-  // A fault has befallen the member's process: it was stopped, hung, or was cut off from the
-  // coordinator.
+  // The member's process had a fault: it was stopped, hung, or was cut off from the coordinator.
   bool Troubled(const MemberId& member) const;
 
   // A worker whose coordinator is gone keeps its parameters (job.coordinator_timeout).
@@ -108,14 +107,14 @@ class Simulation {
   const coordinator::Coordinator& coordinator() const { return *coordinator_; }
   Time now() const { return queue_.now(); }
   EventQueue& queue() { return queue_; }
-  // How many events the coordinator had, and the real time that it took for them.
+  // The number of events of the coordinator, and the real time that it took for them.
   std::uint64_t coordinator_steps() const { return coordinator_steps_; }
   Duration coordinator_time() const { return coordinator_time_; }
 
-  // Asked about everything that happens, before it is carried out.
+  // They are called about everything that happens, before it is carried out.
   struct Hooks {
     std::function<void(const coordinator::Event&)> on_event;  // of the coordinator
-    // A message and to whom; a copy for each receiver follows.
+    // A message and its receivers; a copy for each receiver follows.
     std::function<void(const coordinator::Send&)> on_send;
     std::function<void(const coordinator::Close&)> on_close;
     std::function<void(const std::shared_ptr<const coordinator::RoundRecord>&)> on_closed;
@@ -134,14 +133,14 @@ class Simulation {
 
  private:
   class Process;
-  // The way between a machine and the coordinator.
+  // The link between a machine and the coordinator.
   struct Link {
     Time out_held_until;
     Time in_held_until;
     Time slow_until;
     Duration slow_by{};
   };
-  // Runs by its own rate from a point at which it showed `local`.
+  // It runs by its own rate from a point at which it showed `local`.
   struct Clock {
     Time from;
     Time local;
@@ -150,8 +149,8 @@ class Simulation {
     Time When(Time shown) const;  // rounded up
   };
   struct Machine {
-    Process* process = nullptr;  // that runs, or ran last
-    std::uint64_t starts = 0;    // a start that was put off holds when none came after it
+    Process* process = nullptr;  // the process that runs, or ran last
+    std::uint64_t starts = 0;    // a delayed start holds when no later one came
     Link link;
     Clock clock;
   };
@@ -162,7 +161,7 @@ class Simulation {
   void Step(coordinator::Event event);
   void CarryOut(coordinator::Action& action);
   void Carry(const coordinator::Send& send);
-  // The coordinator sees the end of its connection, and `unseen` later than it could.
+  // The coordinator sees the end of its connection, `unseen` later than it could.
   void Kill(Process* process, bool restart, Duration unseen = {});
   void Inject(const Fault& fault);
   template <class Message>
@@ -192,7 +191,7 @@ class Simulation {
   RandomStream random_;
   struct Waiting {
     Fault fault;
-    std::uint32_t passed = 0;  // moments like its own
+    std::uint32_t passed = 0;  // moments equal to its own
   };
   std::vector<Waiting> waiting_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;

@@ -237,7 +237,7 @@ void StepWorker::Do(const action::ConnectPeer& a) {
   connections_[other->self_] = c;
   Carry(c, 0, [c, me = self_](StepWorker* o) {
     if (o->connections_.contains(me)) {
-      // As the shell does: the second one is closed.
+      // The shell does the same: the second one is closed.
       o->EndConnection(c, "connected already");
       return;
     }
@@ -333,11 +333,11 @@ void StepWorker::ServeFetch(const std::shared_ptr<Connection>& c, const Fetch& f
   fetch->cookie = serve.cookie;
   fetch->begun = true;
   serving_[c.get()].push_back(fetch);
-  // The bytes are read when they arrive, not before: a buffer that is written meanwhile shows.
+  // The bytes are read at their arrival, not before, so that a write to the buffer meanwhile shows.
   Carry(c, fetch->order.piece.bytes, [c, fetch, from = serve.from](StepWorker* other) {
     StepWorker* server = c->ends[1 - other->EndOf(*c)];
-    // The end of the connection follows. Who has closed it serves nothing any more, and may have
-    // written to the buffer since.
+    // The end of the connection follows. An end that has closed the connection serves nothing any
+    // more, and may have written to the buffer since.
     if (server->dead_ || c->down[server->EndOf(*c)]) return;
     const bool dropped = fetch->given_up && other->host_->random().NextBelow(2) == 0;
     if (!dropped && !fetch->done) {
@@ -357,7 +357,7 @@ void StepWorker::Do(const action::GiveUpFetch& a) {
   if (at == fetches_.end()) return;
   const Fetch fetch = at->second;
   fetch->given_up = true;
-  // What has not begun ends without the peer; what has may still come.
+  // A fetch that has not begun ends without the peer; one that has begun may still arrive.
   if (fetch->begun) return;
   host_->After(Shortly(), [this, fetch] {
     if (!fetch->begun) FinishFetch(fetch, FetchStatus::kGivenUp);
@@ -411,7 +411,7 @@ void StepWorker::HangCompute(Duration length) {
   compute_hangs_until_ = std::max(compute_hangs_until_, host_->true_now() + length);
 }
 
-// Its program can do something else only once it has some of its own.
+// The program can go away only once it has work.
 void StepWorker::GoAway(Duration length) {
   if (!work_) return;
   HangCompute(length);
@@ -546,7 +546,7 @@ void StepWorker::Do(const action::VoidWork&) {
   if (at) host_->At(*at, [this, run = runs_] { EndRun(run); });
 }
 
-// Perhaps before its time; the later call finds another run.
+// It may be early; the later call finds another run.
 void StepWorker::EndRun(std::uint64_t run) {
   if (dead_ || !run_ || run != runs_) return;
   if (host_->true_now() < compute_hangs_until_) {

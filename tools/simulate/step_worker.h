@@ -1,6 +1,6 @@
-// A worker that is the real core; this is its shell. It carries fetches and messages to the
-// other StepWorkers of its cluster, has operations and units take their time, and leaves what the
-// bytes are to its Numbers.
+// A worker that consists of the real core; this is its shell. It carries fetches and messages to
+// the other StepWorkers of its cluster, gives operations and units their time, and leaves the bytes
+// to its Numbers.
 #pragma once
 
 #include <array>
@@ -31,18 +31,18 @@ struct Connection {
   std::array<bool, 2> down{};          // the end knows
 };
 
-// The workers of a simulation, and what they have in common.
+// The workers of a simulation, and their shared state.
 class Cluster {
  public:
   struct Options {
-    worker::MachineConfig machine;  // of all; self and term are set for each
+    worker::MachineConfig machine;  // for all; self and term are set for each
     std::uint32_t hosts = 0;        // workers of one host map each other; 0: no mapping
     std::uint64_t train_samples = 700;
     std::uint64_t test_samples = 0;
     bool ucx = false;  // offered beside TCP
-    // How much of its state a worker streams for a checkpoint, or all of it: there is no reader.
+    // False: a worker streams a single number for a checkpoint, where nothing reads it.
     bool whole_checkpoints = true;
-    double measured_gb_per_second = 0;  // that workers say of their paths; 0: nothing
+    double measured_gb_per_second = 0;  // in the workers' reports of their paths; 0: none
     bool own_parameters = false;        // msg::Ready::own_parameters
     bool weighed = false;               // runs count for DivisorOf, not for their samples
   };
@@ -55,9 +55,9 @@ class Cluster {
         compute(c),
         make_numbers(std::move(m)) {}
 
-  // kCutLink, kAway and the hangs.
+  // Takes kCutLink, kAway and the hangs.
   void Inject(const Fault& fault);
-  // Of each worker that is there what it waits for; for people.
+  // The wait of each present worker; for people.
   std::string Describe() const;
 
   const Options options;
@@ -67,8 +67,8 @@ class Cluster {
   const MakeNumbers make_numbers;
   std::map<MemberId, StepWorker*> alive;
   std::map<std::string, std::uint64_t> counts;  // actions by name, for tests
-  // Told of each event that a worker's core has and, after its step, of each action before it is
-  // carried out; for transcripts.
+  // Called with each event that a worker's core gets and, after its step, with each action before
+  // it is carried out; for transcripts.
   std::function<void(const MemberId& worker, const worker::Event&)> on_event;
   std::function<void(const MemberId& worker, const worker::Action&)> on_action;
 };
@@ -85,7 +85,7 @@ class StepWorker final : public WorkerModel {
 
   std::uint32_t machine() const { return host_->machine(); }
   worker::StepMachine::View view() const { return machine_->view(); }
-  // The connection is cut; both ends learn it.
+  // Cuts the connection; both ends learn it.
   void Cut(const MemberId& peer);
   // No operation, or no unit, ends before that.
   void HangReduction(Duration length);
@@ -99,7 +99,7 @@ class StepWorker final : public WorkerModel {
     bool begun = false;  // its bytes are on their way
     bool given_up = false;
     bool done = false;
-    std::optional<std::uint64_t> cookie;  // served: of the server
+    std::optional<std::uint64_t> cookie;  // served: the server's cookie
   };
   using Fetch = std::shared_ptr<FetchState>;
 
@@ -112,8 +112,8 @@ class StepWorker final : public WorkerModel {
   void Begin(const msg::Welcome& welcome, const Before& before);
   std::string HostId() const;
   void Handle(const worker::Event& event);
-  Duration Shortly();  // for what is only not at once
-  // Of the peers from whom something is under way, where that counts (DataNetwork::Flows).
+  Duration Shortly();  // a short delay, for calls that must not be immediate
+  // The peers with a transfer under way to here, where that counts (DataNetwork::Flows).
   std::vector<std::pair<MemberId, Time>> LastHeard() const;
   int EndOf(const Connection& c) const { return c.ends[0] == this ? 0 : 1; }
   // Runs at the other end, in order.
@@ -192,12 +192,12 @@ class StepWorker final : public WorkerModel {
   bool op_under_way_ = false;
   Time reduction_hangs_until_;
   Time compute_hangs_until_;
-  Time away_until_;  // the latest
+  Time away_until_;  // the latest one
   std::optional<worker::action::StartWork> work_;
-  bool in_run_ = false;     // or seals
+  bool in_run_ = false;     // in a run, or sealing
   std::uint64_t runs_ = 0;  // counts them
   worker::UnitQueue::Take computing_;
-  std::optional<ComputedRun> run_;  // until it has ended; of computing_
+  std::optional<ComputedRun> run_;  // until it has ended; the run of computing_
   std::uint64_t timer_ = 0;
   bool in_step_ = false;
   bool dead_ = false;

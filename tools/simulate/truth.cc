@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kRoundsKept = 64;
 
-// But for the parameters.
+// Compares all but the parameters.
 bool SameState(const State& a, const State& b) {
   return SameBits(a.momentum, b.momentum) && SameBits(a.factors, b.factors);
 }
@@ -26,7 +26,7 @@ std::uint64_t Truth::DigestOf(const State& state) const {
   const std::uint64_t parameters = Digest(state.parameters.data(), state.parameters.size());
   if (sharded_) return parameters;
   std::uint64_t digest = parameters ^ Digest(state.momentum.data(), state.momentum.size());
-  // Whose digest is not to undo that of the momentum where both are zero.
+  // The digest must not cancel that of the momentum where both are zero.
   if (layout_.rank() > 0) {
     digest ^= Mix64(Digest(state.factors.data(), state.factors.size()));
   }
@@ -70,7 +70,7 @@ void Truth::OnPlan(const Plan& plan) {
   const auto [at, first] = plans_.emplace(plan.round, plan.attempt);
   if (first || at->second >= plan.attempt) return;
   at->second = plan.attempt;
-  // What was sealed before is about to be replaced, and somebody may still apply it.
+  // The earlier sealed parts are about to be replaced, and somebody may still apply them.
   const auto last = commits_.lower_bound({plan.round.Next(), Attempt(0)});
   if (last != commits_.begin() && std::prev(last)->first.first == plan.round) {
     Learn(std::prev(last)->second);
@@ -101,8 +101,8 @@ const Truth::SealedPart* Truth::FindSealed(const msg::Commit& commit,
   return at == sealed_.end() ? nullptr : &at->second;
 }
 
-// Who contributes to a round has computed with what the round before came to; in a relaxed round
-// with what some round before came to.
+// A contributor to a round has computed with the result of the round before; in a relaxed round,
+// with the result of some earlier round.
 void Truth::CheckContributors(const msg::Commit& commit) {
   if (commit.round.value == 0) return;
   const auto before = truth_.find(RoundId(commit.round.value - 1));
@@ -128,7 +128,7 @@ void Truth::OnSealed(const MemberId& member, RoundId round, PartIndex part,
   sealed_[{member, round, part}] = {std::move(gradient), DigestOf(state), ++next_sequence_};
 }
 
-// Parts one after the other, in the order of the commit.
+// Adds the parts one after the other, in the order of the commit.
 bool Truth::AddParts(const msg::Commit& commit, const MemberId* of, bool first,
                      std::vector<float>* sum) const {
   for (const CommittedPart& part : commit.parts) {
@@ -144,7 +144,8 @@ bool Truth::AddParts(const msg::Commit& commit, const MemberId* of, bool first,
   return true;
 }
 
-// What a member of a tree tells who is above: those below in their order, then its own parts.
+// The sum that a member of a tree passes upwards: those from below in their order, then its own
+// parts.
 std::optional<std::vector<float>> Truth::SumOfTree(const msg::Commit& commit, std::uint32_t shard,
                                                    const MemberId& member) const {
   std::vector<float> sum(layout_.sum_floats());
@@ -243,7 +244,7 @@ std::string Truth::CheckApplied(RoundId round, Attempt attempt, const State& sta
     if (!Learn(commit->second)) return "nobody knows what it came to";
     known = truth_.find(round);
   }
-  // An attempt that was replaced by another one, applied by somebody who is out.
+  // It is an attempt that was replaced by another one, applied by a member that is out.
   if (known->second.attempt != attempt) return "";
   ++applied_;
   if (SameBits(known->second.state.parameters, state.parameters) &&
@@ -288,7 +289,7 @@ void Truth::OnLevel(const MemberId& member, RoundId next, const State& state) {
   const auto known = truth_.find(RoundId(next.value - 1));
   if (known == truth_.end()) return;
   ++caught_up_;
-  // Bits, not numbers: what has grown out of bounds is the same as well.
+  // It compares bits, not numbers: infinite values and NaNs compare as well.
   if (!SameBits(known->second.state.parameters, state.parameters) ||
       (!sharded_ && !SameState(known->second.state, state))) {
     Complain(member, fmt::format("caught up to round {} wrongly", next));

@@ -1,5 +1,5 @@
-// What each round must come to. Sums the sealed contributions of a commit by itself, in one place,
-// and compares what each worker has after each update bit by bit (I1, I3, I4).
+// Computes the correct result of each round. It sums the sealed contributions of a commit by
+// itself, in one place, and compares each worker's state after each update bit by bit (I1, I3, I4).
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace lockstep::simulate {
 
 class Truth {
  public:
-  // `sharded`: nobody has the whole state (optimizer.replicas), so what workers have of it is
-  // compared where they hold it (OnHeld), and elsewhere the parameters alone.
-  // `own_parameters`: each worker draws its own, and the job begins with those of one.
+  // `sharded`: nobody has the whole state (optimizer.replicas). So workers' state is compared where
+  // they hold it (OnHeld), and elsewhere only the parameters. `own_parameters`: each worker draws
+  // its own, and the job begins with those of one.
   Truth(worker::Layout layout, double clip, bool sharded = false, bool own_parameters = false)
       : layout_(std::move(layout)),
         clip_(clip),
@@ -31,35 +31,36 @@ class Truth {
   }
 
   bool own_parameters() const { return own_parameters_; }
-  // What the worker has of its own; it may become what the job begins with.
+  // The worker's own initial state; the job may begin with it.
   State Draw(const MemberId& member);
-  // It begins with this state.
+  // The worker begins with this state.
   void OnBegun(const MemberId& member, const State& state);
 
-  // What the coordinator commits.
+  // The coordinator commits this.
   void OnCommit(const msg::Commit& commit);
-  // Also another plan of a round that begins once more, in which all have their first part again.
+  // It also takes another plan of a round that begins again, in which all have their first part
+  // again.
   void OnPlan(const Plan& plan);
   // A worker has sealed a part, with these parameters.
   void OnSealed(const MemberId& member, RoundId round, PartIndex part, std::vector<float> gradient,
                 const State& state);
-  // Where not all of a gradient is sent: of this one, these (Residuals).
-  // `factors`: of the state that the work was computed with, where there are any.
+  // Where not all of a gradient is sent: these numbers of this gradient (Residuals). `factors`:
+  // those of the state with which the work was computed, if any.
   void OnSent(const MemberId& member, RoundId round, PartIndex part,
               std::span<const float> gradient, std::span<const float> sent,
               std::span<const float> factors);
-  // It says that it has applied the round.
+  // The member reports that it has applied the round.
   void OnSaidApplied(const MemberId& member, RoundId round, Attempt attempt);
-  // It has done this update and has this state now, or says so.
+  // The member has done this update and has this state now, or reports so.
   void OnApplied(const MemberId& member, RoundId round, Attempt attempt, const State& state);
-  // It has this state of these ranges after the round.
+  // The member has this state of these ranges after the round.
   void OnHeld(const MemberId& member, RoundId round, Attempt attempt,
               const std::vector<FloatRange>& ranges, const State& state);
-  // It has caught up.
+  // The member has caught up.
   void OnLevel(const MemberId& member, RoundId next, const State& state);
   // A checkpoint of the state before round `next`.
   void OnCheckpoint(RoundId next, const State& state);
-  // The job goes on after a checkpoint: what was done since is void.
+  // The job continues after a checkpoint: later work is void.
   void OnResumed(RoundId next, State state);
   // It goes on under another coordinator from what workers hold before round `next`: what one of
   // the attempts at the round before came to, the same for all of them.
@@ -67,13 +68,13 @@ class Truth {
   void OnHolds(const MemberId& member, RoundId next, const State& state);
   void Complain(const MemberId& member, const std::string& what);
 
-  // Whether all values of the latest state that is known are numbers.
+  // Whether all values of the latest known state are numbers.
   bool Finite() const;
 
   const worker::Layout& layout() const { return layout_; }
   const std::vector<std::string>& errors() const { return errors_; }
   std::uint64_t applied() const { return applied_; }      // updates compared
-  std::uint64_t caught_up() const { return caught_up_; }  // states compared that were copied
+  std::uint64_t caught_up() const { return caught_up_; }  // copied states that were compared
   const Residuals& residuals() const { return residuals_; }
   const worker::Factors& factors() const { return factors_; }
 
@@ -85,12 +86,12 @@ class Truth {
   };
   struct SealedPart {
     std::vector<float> gradient;
-    std::uint64_t state_digest = 0;  // of what it was computed with
+    std::uint64_t state_digest = 0;  // of the state with which it was computed
     std::uint64_t sequence = 0;
   };
   using PartKey = std::tuple<MemberId, RoundId, PartIndex>;
-  // A relaxed round may commit what was sealed as work of an earlier one: the last that the worker
-  // has sealed when the commit is made.
+  // A relaxed round may commit a part that was sealed as work of an earlier one: the last one that
+  // the worker had sealed at the commit.
   void Choose(const msg::Commit& commit);
   const SealedPart* FindSealed(const msg::Commit& commit, const CommittedPart& part) const;
   bool AddParts(const msg::Commit& commit, const MemberId* of, bool first,
@@ -99,7 +100,7 @@ class Truth {
                                               const MemberId& member) const;
   std::optional<std::vector<float>> SumOf(const msg::Commit& commit) const;
   std::optional<State> Compute(const msg::Commit& commit);
-  // Notes what the attempt comes to; false: nobody knows.
+  // Notes the result of the attempt; false: it is unknown.
   bool Learn(const msg::Commit& commit);
   std::uint64_t DigestOf(const State& state) const;
   std::string CheckApplied(RoundId round, Attempt attempt, const State& state);

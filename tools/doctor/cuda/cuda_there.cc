@@ -14,7 +14,7 @@ std::string VersionText(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// Clears the error as well: it belongs to this call.
+// It clears the error as well, which belongs to this call.
 Status Check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
@@ -27,7 +27,7 @@ std::string PciOf(int device) {
   return known ? address.data() : "";
 }
 
-// Pinned, so that the device reads and writes it by itself.
+// The memory is pinned, so that the device reads and writes it by itself.
 Result<std::shared_ptr<std::byte>> AllocatePinned(std::size_t bytes) {
   void* memory = nullptr;
   if (Status done = Check(cudaMallocHost(&memory, bytes), "no pinned memory"); !done) {
@@ -41,7 +41,7 @@ Result<std::shared_ptr<std::byte>> AllocateAt(std::optional<int> device, std::si
   return device ? AllocateOn(*device, bytes) : AllocatePinned(bytes);
 }
 
-// How two GPUs reach each other; switches the direct way on.
+// The path between two GPUs; it enables the direct one.
 std::string PathBetween(int from, int to) {
   int can = 0;
   if (!Check(cudaDeviceCanAccessPeer(&can, from, to), "").ok() || can == 0) {
@@ -108,13 +108,13 @@ Result<Copied> MeasureCopy(std::optional<int> from, std::optional<int> to, Durat
   Copied copied;
   copied.path = from && to ? PathBetween(*from, *to) : "pinned memory";
   if (Status done = UseDevice(from ? *from : *to); !done) return done.error();
-  // Between devices cudaMemcpy may return before it is done.
+  // Between devices, cudaMemcpy may return before it is done.
   const auto once = [&] {
     Status done = Check(cudaMemcpy(destination->get(), source->get(), kBytes, cudaMemcpyDefault),
                         "a copy failed");
     return done ? Check(cudaDeviceSynchronize(), "a copy failed") : done;
   };
-  if (Status done = once(); !done) return done.error();  // the first one sets the way up
+  if (Status done = once(); !done) return done.error();  // the first copy prepares the path
   const Time begin = MonotonicNow();
   std::size_t bytes = 0;
   Duration took{};

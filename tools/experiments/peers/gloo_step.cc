@@ -1,4 +1,4 @@
-// Gloo's all-reduce over TCP on the loopback device, and a step. Arguments: RANK SIZE FOLDER
+// A step with Gloo's all-reduce over TCP on the loopback device. The arguments are RANK SIZE FOLDER
 // ring|bcube|halving-doubling|ring-chunked BYTES:ROUNDS ...
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -40,7 +40,7 @@ class Gloo final : public peers::Library {
       gloo::allreduce(options);
       return;
     }
-    // These are set up for one buffer and run again and again.
+    // Algorithms are prepared for one buffer and run again and again.
     if (data != data_ || n != n_) {
       data_ = data;
       n_ = n;

@@ -1,8 +1,8 @@
-// What bench-peers measures of a library: from the last process that has its gradient ready to the
-// last one that has the parameters updated, with the plainest step (p -= rate * mean) in each
-// process. That is what `lockstep-bench exchange` measures of Lockstep.
+// The measurement of bench-peers for a library: from the last process that has its gradient ready
+// to the last one that has the parameters updated. Each process makes the plainest step (p -= rate
+// * mean). `lockstep-bench exchange` measures the same for Lockstep.
 //
-// Compiled by tools/experiments/bench-peers, for this machine, with whatever library is there.
+// tools/experiments/bench-peers compiles it for this machine, with the library that is present.
 #pragma once
 
 #include <sys/mman.h>
@@ -23,10 +23,10 @@ class Library {
   virtual ~Library() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // In place, the sum over all processes.
+  // Sums over all processes, in place.
   virtual void AllReduce(float* data, std::size_t n) = 0;
   virtual void Barrier() = 0;
-  // Everybody's two numbers, by rank.
+  // The two numbers of every process, by rank.
   virtual std::vector<std::int64_t> Gather(std::int64_t first, std::int64_t second) = 0;
 };
 
@@ -37,7 +37,7 @@ inline std::int64_t Now() { return std::chrono::steady_clock::now().time_since_e
   std::exit(1);
 }
 
-// Mapped once and touched, on huge pages where the kernel has them.
+// They are mapped once and touched, on huge pages where the kernel has them.
 inline float* Floats(std::size_t n) {
   const std::size_t bytes = std::max<std::size_t>(n * sizeof(float), 4096);
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -51,8 +51,8 @@ inline void Step(float* parameters, const float* sum, std::size_t n, float rate)
   for (std::size_t i = 0; i < n; ++i) parameters[i] -= rate * sum[i];
 }
 
-// `work`: "BYTES:ROUNDS" each. The first three rounds do not count, and the first of all proves
-// that what comes out is the sum.
+// `work`: "BYTES:ROUNDS" each. The first three rounds do not count, and the very first one proves
+// that the result is the sum.
 inline void Measure(Library& library, const std::vector<std::string>& work) {
   constexpr int kWarmUp = 3;
   for (const std::string& one : work) {
