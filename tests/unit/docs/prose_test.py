@@ -72,6 +72,27 @@ class ProseTest(unittest.TestCase):
         (self.root / "README.md").write_text("You start it. " * 301)
         self.assertIn("README.md: 903 words, the limit 900", self.lint().stderr)
 
+    def header(self, text, name="base/x.h"):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def test_a_long_sentence_in_a_headers_comment_is_told(self):
+        words = " ".join(["word"] * 16)
+        self.header(f"int a;\n// One {words}\n// {words}.\nint b;\n")
+        result = self.lint()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("base/x.h:2: 33 words in a sentence, the limit 30: One word", result.stderr)
+        self.header(f"// One {words}.\n// kNone: {words}. base/y.h has {words}.\n")
+        self.assertEqual(self.lint().returncode, 0)
+
+    def test_a_relative_clause_in_a_headers_comment_is_told_and_a_table_is_not(self):
+        self.header("/* It waits.\n * Who is late waits. */\n//   What is in a table\nint a;\n", "worker/capi/x.h")
+        result = self.lint()
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("worker/capi/x.h:1: opens with a relative clause: Who is late waits.", result.stderr)
+
     def test_limits_that_are_not_there_are_one_line(self):
         self.limits.unlink()
         result = self.lint()
