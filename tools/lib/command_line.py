@@ -1,4 +1,4 @@
-"""What the tools' command lines have in common."""
+"""The common parts of the tools' command lines."""
 
 import argparse
 import errno
@@ -10,15 +10,15 @@ import stat
 import sys
 from pathlib import Path
 
-BAD_USAGE = 2  # the exit status, here and of the programs, for what the user got wrong
-VERSION = "0.1.0"  # as CMakeLists.txt says it, to which a test holds this
+BAD_USAGE = 2  # the exit status, here and of the programs, for a user's mistakes
+VERSION = "0.1.0"  # as in CMakeLists.txt; a test compares them
 
 
-MOST_BYTES = 16 << 20  # of a file that a user names; none that means anything is that large
+MOST_BYTES = 16 << 20  # of a file that a user names; no meaningful one is that large
 
 
 def complain(message):
-    """One line to standard error, which nobody may read any more."""
+    """Writes one line to standard error, which nobody may read any more."""
     try:
         print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr, flush=True)
     except OSError:
@@ -26,7 +26,7 @@ def complain(message):
 
 
 def refusal(message):
-    """One line, and the status for it."""
+    """Writes one line, and returns its status."""
     complain(message)
     return BAD_USAGE
 
@@ -36,8 +36,8 @@ def bad_usage(message):
 
 
 def open_regular(path):
-    """A file that a user names, to be read as bytes. A FIFO would be waited for, and a device may have no end: whatever is no regular
-    file is an OSError, as all else that is wrong."""
+    """Opens a file that a user names, to be read as bytes. A FIFO would wait and a device may have no end, so whatever is no regular
+    file is an OSError, like all other errors."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError:  # a null byte
@@ -52,7 +52,7 @@ def open_regular(path):
 
 
 def read_regular(path, most=MOST_BYTES):
-    """All of it; more than so many bytes are an OSError, too."""
+    """Reads all of it; more than so many bytes are an OSError, too."""
     with open_regular(path) as opened:
         data = opened.read(most + 1)
     if len(data) > most:
@@ -61,11 +61,11 @@ def read_regular(path, most=MOST_BYTES):
 
 
 class Parser(argparse.ArgumentParser):
-    """What is wrong is one line; --version is known."""
+    """A parser whose errors are one line; it knows --version."""
 
     def __init__(self, *arguments, **settings):
         super().__init__(*arguments, **settings)
-        # What others say is passed on in any locale; standard error does so by itself.
+        # Output of others is passed on in any locale; standard error does so by itself.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         self.add_argument("--version", action="version", version=f"{Path(sys.argv[0]).name} {VERSION}", help="print the version and exit")
@@ -81,7 +81,7 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{option} {setting}: expected KEY=VALUE")
 
     def check_writable(self, option, path):
-        """Before the work whose outcome goes there; makes nothing."""
+        """Checks, before the work, that its result can be written there; makes nothing."""
         there = os.path.lexists(path)
         try:
             with open(path, "a", encoding="utf-8"):
@@ -93,13 +93,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def asked_to_end():
-    """The signals by which a tool is asked to end. One that was told to ignore a closed terminal (nohup) goes on doing so."""
+    """The signals that ask a tool to end. A tool that ignores a closed terminal (nohup) continues to do so."""
     signals = [signal.SIGINT, signal.SIGTERM]
     return signals if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*signals, signal.SIGHUP]
 
 
 def finite(text):
-    """A type of arguments: a number, and neither nan, which is on no side of any bound, nor inf."""
+    """A type of arguments: a number. It is not nan, which is on no side of any bound, nor inf."""
     try:
         value = float(text)
     except ValueError:

@@ -1,32 +1,32 @@
-# Shared by the shell scripts of tools/ and .ci/: to be sourced, bash only.
+# This file is shared by the shell scripts of tools/ and .ci/: source it, in bash only.
 # shellcheck shell=bash
 
-# Colour only where a person looks, and not where they asked for none (no-color.org).
+# Colour appears only where a person looks and has not disabled it (no-color.org).
 if [[ -t 1 && -z "${NO_COLOR:-}" && "${TERM:-dumb}" != dumb ]]; then
   lockstep_bold=$'\e[1m' lockstep_red=$'\e[31m' lockstep_plain=$'\e[0m'
 else
   lockstep_bold='' lockstep_red='' lockstep_plain=''
 fi
 
-# Seconds as m:ss.
+# Prints seconds as m:ss.
 lockstep_clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
-# stage TEXT: a header with the time since the script began.
+# stage TEXT: prints a header with the time since the script began.
 stage() { printf '%s==> [%s] %s%s\n' "$lockstep_bold" "$(lockstep_clock $SECONDS)" "$*" "$lockstep_plain"; }
 
-# fail TEXT: one line on stderr, status 1.
+# fail TEXT: prints one line on stderr and ends with status 1.
 fail() {
   printf '%s%s: %s%s\n' "$lockstep_red" "${0##*/}" "$*" "$lockstep_plain" >&2
   exit 1
 }
 
-# bad_usage TEXT: one line on stderr, status 2.
+# bad_usage TEXT: prints one line on stderr and ends with status 2.
 bad_usage() {
   printf '%s: %s (see %s --help)\n' "${0##*/}" "$*" "${0##*/}" >&2
   exit 2
 }
 
-# How many jobs to build and test with: all cores, but no more than the memory carries (1.5 GiB for a compiler).
+# The number of jobs to build and test with: all cores, but no more than the memory allows (1.5 GiB for a compiler).
 lockstep_jobs() {
   local cores memory_kib by_memory
   cores=$(nproc)
@@ -36,7 +36,7 @@ lockstep_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
-# Half of the tests mostly wait, for processes and for what is to time out.
+# Half of the tests mostly wait, for processes and time-outs.
 lockstep_test_jobs() {
   local jobs
   jobs=$(lockstep_jobs)
@@ -47,8 +47,8 @@ lockstep_test_jobs() {
 # takes precompiled headers with this sloppiness only.
 export CCACHE_NOHASHDIR=1 CCACHE_BASEDIR="${CCACHE_BASEDIR:-$PWD}" CCACHE_SLOPPINESS="${CCACHE_SLOPPINESS:-pch_defines,time_macros}"
 
-# Configures PRESET with further cmake arguments, behind them those in LOCKSTEP_CMAKE_ARGUMENTS; with ccache and lld where they are
-# there (nvcc, which links in the cuda preset, does not know lld).
+# Configures PRESET with further cmake arguments, and after them those in LOCKSTEP_CMAKE_ARGUMENTS. It uses ccache and lld where they exist
+# (nvcc, which links in the cuda preset, does not know lld).
 lockstep_configure() {
   local preset=$1
   shift
@@ -65,7 +65,7 @@ lockstep_configure() {
   cmake --preset "$preset" "${found[@]}" "$@" "${more[@]}" </dev/null
 }
 
-# Builds the targets of PRESET that are named (all: none named). Ninja's line says how far it is.
+# Builds the named targets of PRESET (all: none named). Ninja's line shows the progress.
 lockstep_build() {
   local preset=$1
   shift
@@ -74,7 +74,7 @@ lockstep_build() {
   NINJA_STATUS='[%f/%t %es] ' cmake --build "build/$preset" -j "$(lockstep_jobs)" "${targets[@]}" </dev/null
 }
 
-# Builds targets of PRESET for who wants to run them: an earlier build stays as it was configured, a new one leaves out the tests.
+# Builds targets of PRESET to be run: an earlier build keeps its configuration, a new one leaves out the tests.
 lockstep_programs() {
   local preset=$1
   shift

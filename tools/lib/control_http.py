@@ -21,7 +21,7 @@ class Failure(Exception):
 
 
 class HttpError(Failure):
-    """`refused`: the coordinator said no to what was asked; otherwise it was not reached or is none."""
+    """`refused`: the coordinator refused the request; otherwise it was not reached, or there is none."""
 
     status = 1  # the exit status
 
@@ -60,7 +60,7 @@ def proof_of(key, job_id, nonce, method, target, body):
 
 
 def add_arguments(parser, **more):
-    """The options that say where the coordinator answers and what proves who asks; take() reads them."""
+    """The options for the coordinator's address and for the proof of the caller; take() reads them."""
     parser.add_argument("--http", metavar="HOST:PORT", help="where the coordinator serves (its --http)", **more)
     parser.add_argument("--run-dir", metavar="DIR", help="the job's run directory on this machine, instead of --http and --secret-file: "
                         "while the job runs both are found there", **more)
@@ -107,7 +107,7 @@ def _find(http, run_dir, secret_file):
 
 
 def _read_line(run_dir, name):
-    """None: there is none."""
+    """Returns None where there is none."""
     try:
         line = read_regular(os.path.join(run_dir, name)).decode(errors="surrogateescape").partition("\n")[0]
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def _read_line(run_dir, name):
 
 
 def read_secret(path, run_dir=None):
-    """`run_dir`: where the path was found, if the user has not named it."""
+    """`run_dir`: the place where the path was found, if the user has not named it."""
     try:
         secret = read_regular(path, 1 << 16)
     except FileNotFoundError as error:
@@ -135,8 +135,9 @@ def read_secret(path, run_dir=None):
 
 
 class Connection:
-    """`secret_file`: only changes want it. `run_dir`: where the address was found, and the secret's file if `secret_found`; then only
-    the job of that directory is shown and changed: a coordinator that was killed leaves its address there, and another may have it now."""
+    """`secret_file`: only changes need it. `run_dir`: the place where the address was found, and the secret's file if `secret_found`.
+    Then only the job of that directory is shown and changed: a coordinator that was killed leaves its address there, and another may
+    have it now."""
 
     def __init__(self, address, secret_file=None, run_dir=None, secret_found=False):
         self.name = address
@@ -155,7 +156,7 @@ class Connection:
         return answer
 
     def change(self, target, text):
-        """Returns the coordinator's words."""
+        """Returns the coordinator's answer."""
         if self.job_id is not None:
             self.status()
         body = text.encode(errors="replace")
@@ -168,7 +169,7 @@ class Connection:
                     raise
                 offered = None  # the job has no secret
             if offered is not None:
-                # Nothing is signed but what a nonce looks like, and for no job but the one that is meant.
+                # It signs only texts that look like a nonce, and only for the intended job.
                 nonce, job_id = (str(offered.get(name)) for name in ("nonce", "job_id"))
                 if not re.fullmatch("[0-9a-f]{64}", nonce) or not re.fullmatch("[0-9a-f]{1,64}", job_id):
                     raise HttpError(f"{self.name}: what answers there offers no nonce of this version")
@@ -182,7 +183,7 @@ class Connection:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
         try:
             connection.connect()
-            # By its address: the coordinator need not know by what name it is called here.
+            # The request has its address: the coordinator need not know its name here.
             host, port = connection.sock.getpeername()[:2]
             connection.request(method, target, body, {"Host": f"[{host}]:{port}" if ":" in host else f"{host}:{port}", **(headers or {})})
             response = connection.getresponse()
@@ -190,7 +191,7 @@ class Connection:
         except http.client.RemoteDisconnected:
             or_else = "has the job ended?" if self.run_dir else "has the job ended, or is this the address of --listen, not of --http?"
             raise HttpError(f"{self.name} has closed the connection without an answer: {or_else}") from None
-        except UnicodeError:  # as a name of a host has it
+        except UnicodeError:  # from encoding the name of the host
             raise BadUsage(f"--http {self.name}: that is no name of a host") from None
         except http.client.HTTPException:
             raise HttpError(f"{self.name} answers no HTTP: is this the address of --http, not of --listen?") from None

@@ -71,19 +71,19 @@ class Network:
         return f"10.77.0.{self.names.index(host) + 1}"
 
     def shape(self, host, rate, latency="200ms", burst="64kb"):
-        """What the host sends goes out at `rate` at most; nothing is dropped that has waited less than `latency`. On a busy machine the rate is
-        kept only with a burst of some milliseconds."""
+        """The host sends at most at `rate`; no packet that has waited less than `latency` is dropped. On a busy machine the rate is kept
+        only with a burst of some milliseconds."""
         self.inside(self.hosts[host], "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", burst,
                     "latency", latency)
 
     def limit_flows(self, host, rate, flow, burst="256kb"):
-        """What the host sends goes out at `rate` at most, and what goes over one connection at `flow`, as clouds have it. Each port that a host's
-        kernel gives to who connects has a class of its own, for the packets from it and, at the other host, to it. Those are the even ones of the
-        range; who listens on any port gets an odd one."""
+        """The host sends at most at `rate`, and at `flow` over one connection, like in clouds. Each port that a host's kernel gives to a
+        client has a class of its own, for the packets from it and, at the other host, to it. Those are the even ones of the range; a
+        server on any port gets an odd one."""
         first, last = 0xA000, 0xA0FF
         lines = ["qdisc add dev eth0 root handle 1: htb default 1", f"class add dev eth0 parent 1: classid 1:1 htb rate {rate} burst {burst} cburst {burst}"]
         for port in range(first, last, 2):
-            # A little of its own, the rest borrowed: a class that has enough of its own does not look at the whole.
+            # It has a little of its own and borrows the rest: a class with enough of its own ignores the total.
             lines.append(f"class add dev eth0 parent 1:1 classid 1:{port:x} htb rate 100kbit ceil {flow} burst {burst} cburst {burst} quantum 60000")
             lines += [f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff match ip {side} {port} 0xffff "
                       f"flowid 1:{port:x}" for side in ("sport", "dport")]
@@ -91,7 +91,7 @@ class Network:
         self.inside(self.hosts[host], "tc", "-batch", "-", input="".join(line + "\n" for line in lines))
 
     def part(self, *hosts):
-        """What these hosts send each other is dropped; nobody is told."""
+        """Drops all packets between these hosts, silently."""
         for host in hosts:
             self.inside(self.switch, "bridge", "link", "set", "dev", f"p{self.names.index(host) + 1}", "isolated", "on")
 

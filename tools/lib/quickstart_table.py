@@ -1,4 +1,4 @@
-"""Prints a table of runs from their summary.json and says whether one reached the accuracy wanted of it."""
+"""Prints a table of runs from their summary.json and reports whether one reached the wanted accuracy."""
 
 import argparse
 import json

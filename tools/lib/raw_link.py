@@ -1,4 +1,5 @@
-"""One of the two ends of a plain TCP connection that sends as many bytes as it receives, both at once: what the link between them carries.
+"""One of the two ends of a plain TCP connection that sends as many bytes as it receives, both at once. It measures how much the link
+between them carries.
 
     raw_link.py listen ADDRESS BYTES TIMES     prints the port that it listens on
     raw_link.py connect ADDRESS:PORT BYTES TIMES
@@ -45,7 +46,7 @@ def main():
         link.settimeout(600)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(times):
-            # Both begin together: a byte there and one back.
+            # Both ends begin together: a byte there and one back.
             link.sendall(b"?")
             if link.recv(1) != b"?":
                 raise OSError("the other end is gone")

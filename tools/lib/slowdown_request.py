@@ -1,11 +1,12 @@
-"""Slow-downs that the coordinator of a running job is asked for, by tools/ctl and tools/slowdown."""
+"""Requests slow-downs from the coordinator of a running job, for tools/ctl and tools/slowdown."""
 
 import control_http
 from command_line import read_regular
 
 
 def complete(spec, seed=None, length_s=None):
-    """The spec as it is sent, with the seed and the length where it has none of its own. BadUsage: a file that it names cannot be read."""
+    """The spec in the form that is sent, with the seed and the length where it has none of its own. BadUsage: a file that it names
+    cannot be read."""
     if spec == "none":
         return spec
     keys = {item.partition("=")[0] for item in spec.split(",")}
@@ -17,12 +18,12 @@ def complete(spec, seed=None, length_s=None):
 
 
 def send(connection, specs):
-    """Complete specs, all at once. Returns the coordinator's words."""
+    """Sends complete specs, all at once. Returns the coordinator's answer."""
     return connection.change("/slowdown", "\n".join(specs))
 
 
 def _with_points(spec):
-    """A spec as it is sent: a trace's file is read here, since the coordinator reads none."""
+    """A spec in the form that is sent: a trace's file is read here, since the coordinator reads none."""
     items = spec.split(",")
     for i, item in enumerate(items):
         key, _, path = item.partition("=")

@@ -30,7 +30,7 @@ def _row(cells):
 
 
 def checked(data):
-    """The sections, or ValueError with what is wrong."""
+    """Returns the sections, or raises ValueError with the error."""
     for section in data["sections"]:
         for row in section["rows"]:
             if not set(row) <= KEYS or not row.get("what") or row.get("status") not in STATUSES:

@@ -1,5 +1,5 @@
-"""Steps of DistributedDataParallel with the Gloo backend on a multi-layer perceptron over random data. Arguments: RANK SIZE FOLDER WIDTHS
-BATCH STEPS, as 784-1024-1024-10 64 30. A step's time is that from the end of the one before it."""
+"""Runs steps of DistributedDataParallel with the Gloo backend on a multi-layer perceptron over random data. Arguments: RANK SIZE FOLDER
+WIDTHS BATCH STEPS, as 784-1024-1024-10 64 30. A step's time starts at the end of the one before it."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def main():
     before = time.monotonic_ns()
     for number in range(steps + WARM_UP):
         at = (number % 20) * batch
-        # Buffers stay, so that gradients stay views of the buckets.
+        # Buffers stay, so that gradients remain views of the buckets.
         optimizer.zero_grad(set_to_none=False)
         loss = torch.nn.functional.cross_entropy(model(samples[at:at + batch]), labels[at:at + batch])
         loss.backward()
@@ -43,7 +43,7 @@ def main():
     if rank == 0:
         print(json.dumps({"times_us": times}), flush=True)
     dist.barrier()
-    # A group that is taken apart while a thread of another rank still waits in it ends some of them with std::terminate.
+    # If a group is destroyed while a thread of another rank still waits in it, some ranks end with std::terminate.
     sys.stdout.flush()
     os._exit(0)
 

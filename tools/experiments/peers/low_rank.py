@@ -1,6 +1,6 @@
-"""What a gradient of low rank costs in accuracy, whatever exchanges it: the README's model on Fashion-MNIST, trained by one worker, in
-NumPy. PowerSGD (Vogels et al., NeurIPS'19, algorithm 1 and 2, two exchanges a round) beside factors by turns (ACP-SGD, Zhang et al.,
-ICDCS'23, one exchange a round), both with error feedback.
+"""Measures what a gradient of low rank costs in accuracy, whatever exchanges it: one worker trains the README's model on Fashion-MNIST, in
+NumPy. It compares PowerSGD (Vogels et al., NeurIPS'19, algorithm 1 and 2, two exchanges a round) with alternating factors (ACP-SGD, Zhang
+et al., ICDCS'23, one exchange a round), both with error feedback.
 
     python3 tools/experiments/peers/low_rank.py [--data DIR] [--seed N] [--rate R] METHOD[:RANK] ...      # none, powersgd:4, turns:8
 """
@@ -34,13 +34,13 @@ def load(folder):
 
 
 def orthonormal(factor, random):
-    """A column that is 0 becomes any."""
+    """Replaces a column of zeros by an arbitrary one."""
     none = np.linalg.norm(factor, axis=0) == 0
     return np.linalg.qr(np.where(none, random.standard_normal(factor.shape), factor).astype(np.float32))[0]
 
 
 class Compressed:
-    """One matrix: what of it is exchanged, the sum of which is applied, and what stays here for later."""
+    """One matrix: the exchanged numbers, the sum that is applied, and the rest that stays here for later."""
 
     def __init__(self, method, rank, shape, random):
         self.method, self.random = method, random
@@ -66,7 +66,7 @@ class Compressed:
 
 
 def initial(random):
-    """He's for what a ReLU follows, Glorot's for the last layer; biases are 0."""
+    """Uses He's initialization before a ReLU, Glorot's for the last layer; biases are 0."""
     limits = [np.sqrt(6 / inputs) for inputs in SIZES[:-2]] + [np.sqrt(6 / (SIZES[-2] + SIZES[-1]))]
     weights = [(limit * random.uniform(-1, 1, (outputs, inputs))).astype(np.float32) for limit, inputs, outputs in zip(limits, SIZES, SIZES[1:])]
     return weights + [np.zeros(outputs, np.float32) for outputs in SIZES[1:]]
@@ -102,7 +102,7 @@ def train(method, rank, images, labels, seed, rate):
     random = np.random.default_rng(seed)
     parameters = initial(random)
     velocity = [np.zeros_like(one) for one in parameters]
-    # As `exchange.compression = powersgd` has it: matrices that become smaller.
+    # The rule of `exchange.compression = powersgd`: matrices that become smaller.
     compressed = {k: Compressed(method, rank, one.shape, random) for k, one in enumerate(parameters)
                   if method != "none" and one.ndim == 2 and 2 * rank <= min(one.shape)}
     count = len(labels[0])

@@ -1,4 +1,4 @@
-"""What bench-peers and bench-pytorch start and wait for, and how busy the machine is meanwhile."""
+"""Starts and awaits the processes of bench-peers and bench-pytorch, and measures how busy the machine is meanwhile."""
 
 import os
 import resource
@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 class Processes:
-    """Children that end with us; Ctrl-C ends them and the measurement."""
+    """Children that end with this process; Ctrl-C ends them and the measurement."""
 
     def __init__(self):
         self.running = []
@@ -48,7 +48,7 @@ class Processes:
         self.running = []
 
     def run(self, commands, environment=None, timeout=600):
-        """Runs the commands beside each other; the output of the first one. The others' errors count as well."""
+        """Runs the commands at the same time and returns the output of the first one. The others' errors count as well."""
         with tempfile.TemporaryFile("w+") as errors:
             for i, command in enumerate(commands):
                 self.running.append(subprocess.Popen(
@@ -72,7 +72,7 @@ class Processes:
 
 
 class Machine:
-    """How busy it is with other things: all processor time of an interval less that of the children that ended in it."""
+    """How busy the machine is with other work: all processor time of an interval, less that of the children that ended in it."""
 
     def __init__(self):
         self.hertz = os.sysconf("SC_CLK_TCK")

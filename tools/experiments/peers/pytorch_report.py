@@ -1,10 +1,10 @@
-"""Rates, ratios and tables out of what bench-pytorch has measured. Pure functions."""
+"""Computes rates, ratios and tables from the measurements of bench-pytorch. All functions are pure."""
 
 import statistics
 
 
 def rate(steps, warm_up):
-    """Samples a second of [(when it ended, its samples)], from the end of the last step of warm-up on. An end that is not known is None."""
+    """Samples a second of [(time of its end, its samples)], from the end of the last step of warm-up on. An unknown end is None."""
     counted, begun, end, waiting = 0, None, None, 0
     for number, (ended, samples) in enumerate(steps):
         if begun is not None:
@@ -21,8 +21,8 @@ def rate(steps, warm_up):
 
 
 def ratio(samples, system, base, workers, pattern):
-    """Times as fast as `base`: the median over the runs in which both were measured, so that what the machine does for a while counts on
-    both sides."""
+    """How many times as fast as `base` a system is: the median over the runs in which both were measured, so that a busy machine counts
+    on both sides."""
     ours, theirs = (samples.get((name, workers, pattern), {}) for name in (system, base))
     ratios = [ours[run] / theirs[run] for run in ours if run in theirs]
     return statistics.median(ratios) if ratios else None

@@ -78,8 +78,8 @@ class Delays:
 
 
 def with_steps(model, optimizer, loader, sampler, delays):
-    """The loop of alone, ddp and torchft. Batches of tensors are indexed at once, as Lockstep's loader does it, for torch's own collating
-    of single samples takes as long as a small model."""
+    """The loop of alone, ddp and torchft. Batches of tensors are indexed at once, like Lockstep's loader: torch's own collating of
+    single samples takes as long as a small model."""
     ends, epoch = [], 0
     while len(ends) < STEPS:
         sampler.set_epoch(epoch)
@@ -132,7 +132,7 @@ def torchft():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     model, data = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    # Each process is a replica group of one, as its examples for DDP have it; all begin alike, so nothing is copied at first.
+    # Each process is a replica group of one, as in its examples for DDP; all begin alike, so nothing is copied at first.
     manager = ft.Manager(pg=ft.ProcessGroupGloo(), min_replica_size=SIZE, load_state_dict=model.load_state_dict, state_dict=model.state_dict,
                          replica_id=f"bench_{RANK}", rank=0, world_size=1, store_addr="127.0.0.1", store_port=store.port,
                          lighthouse_addr=address, hostname="127.0.0.1", init_sync=False)

@@ -1,4 +1,4 @@
-"""Medians, ratios and tables out of what bench-peers has measured. Pure functions."""
+"""Computes medians, ratios and tables from the measurements of bench-peers. All functions are pure."""
 
 import statistics
 
@@ -22,19 +22,19 @@ def time_text(microseconds):
 
 
 def medians(samples):
-    """{(system, workers, bytes): [median of each run]} to the median over the runs, which is the one that is told."""
+    """Turns {(system, workers, bytes): [median of each run]} into the median over the runs, which is the one that is reported."""
     return {key: statistics.median(runs) for key, runs in samples.items() if runs}
 
 
 def paired_ratio(samples, system, base, workers, size):
-    """How many times as long as `base` a system takes: the median over the runs in which both were measured, so that what the machine does
-    for a while counts on both sides."""
+    """How many times as long as `base` a system takes: the median over the runs in which both were measured, so that a busy machine
+    counts on both sides."""
     ratios = [theirs / ours for theirs, ours in zip(samples.get((system, workers, size), ()), samples.get((base, workers, size), ())) if ours > 0]
     return statistics.median(ratios) if ratios else None
 
 
 def base_of(system):
-    """What of ours a system is held against: over TCP what is over TCP."""
+    """The system of ours that a system is compared with: over TCP, ours over TCP."""
     return "lockstep-tcp" if system == "openmpi-tcp" else "lockstep"
 
 
@@ -50,7 +50,7 @@ def rows(samples, systems, workers, sizes):
             row["median_us"][system] = time
             if system != "lockstep":
                 row["ratio"][system] = paired_ratio(samples, system, base_of(system), workers, size)
-            # What goes over TCP in any case is held against our TCP as well.
+            # A system that always uses TCP is compared with our TCP as well.
             if system in ("gloo", "torch"):
                 row["ratio_over_tcp"][system] = paired_ratio(samples, system, "lockstep-tcp", workers, size)
         out.append(row)

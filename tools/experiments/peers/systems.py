@@ -1,4 +1,4 @@
-"""What bench-peers measures: OpenMPI, Gloo, torch.distributed, Lockstep, and the machine's limits."""
+"""The systems that bench-peers measures: OpenMPI, Gloo, torch.distributed, Lockstep, and the machine's limits."""
 
 import json
 import os
@@ -18,25 +18,25 @@ SOURCES = Path(__file__).resolve().parent
 ROOT = SOURCES.parents[2]
 # Memory that is freed stays with the process, on huge pages: a fresh mapping for each call halves OpenMPI's speed at 100 MB.
 MALLOC = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=68719476736:glibc.malloc.hugetlb=1"
-# Bytes that a worker of ours has in its arena and outside of it, for each byte of gradient.
+# Bytes that a worker of ours has inside and outside of its arena, for each byte of gradient.
 COPIES = 12
 UCX_START_SECONDS = 10
 
 
 def rounds_for(size):
-    """Enough for a median, and no more than a second or two."""
+    """Enough rounds for a median, in no more than a second or two."""
     return max(4, min(200, (200 << 20) // size))
 
 
 class Peer:
-    """A library that is compared with: settings that it may run best with, and a run of one of them."""
+    """A library to compare with: the settings that may be its best, and a run of one of them."""
 
     def __init__(self, build, processes):
         self.build = build
         self.processes = processes
 
     def missing(self):
-        """Why it cannot be measured; None: it can."""
+        """The reason why it cannot be measured; None: it can."""
         raise NotImplementedError
 
     def prepare(self):
@@ -85,7 +85,7 @@ class OpenMpi(Peer):
         self.ucx = re.search(r"MCA pml: ucx", listed) is not None
 
     def settings(self, workers):
-        # Allreduce of `tuned`: its own choice, recursive doubling, ring, segmented ring, Rabenseifner.
+        # The algorithms of `tuned` for Allreduce: its own choice, recursive doubling, ring, segmented ring, Rabenseifner.
         return [f"{layer}/{algorithm}" for layer in (("ob1", "ucx") if self.ucx else ("ob1",)) for algorithm in (0, 3, 4, 5, 6)]
 
     def output(self, workers, work, setting, folder):
@@ -101,7 +101,7 @@ class OpenMpi(Peer):
             environment["UCX_TLS"] = "tcp,self" if self.over_tcp else "posix,sysv,cma,self"
             if self.over_tcp:
                 environment["UCX_NET_DEVICES"] = "lo"
-        # Spinning without it against each other's time slices takes a hundred times as long.
+        # Without it, processes spin against each other's time slices, which takes a hundred times as long.
         if workers > len(os.sched_getaffinity(0)):
             words += ["--mca", "mpi_yield_when_idle", 1]
         if algorithm != "0":
@@ -184,7 +184,7 @@ class Ours:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         environment = {**os.environ, "UCX_TLS": tls, "UCX_WARN_UNUSED_ENV_VARS": "n"}
-        # On a terminal it says at once that it listens.
+        # On a terminal it reports at once that it listens.
         screen, terminal = os.openpty()
         server = subprocess.Popen(["ucx_perftest", "-p", str(port)], env=environment, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal,
                                   start_new_session=True)
@@ -195,7 +195,7 @@ class Ours:
             if not select.select([screen], [], [], UCX_START_SECONDS)[0] or b"Waiting" not in os.read(screen, 4096):
                 return None
             done = subprocess.run(client, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        except (OSError, subprocess.TimeoutExpired):  # it ended before it said so; it hangs
+        except (OSError, subprocess.TimeoutExpired):  # it ended before it reported that; it hangs
             return None
         finally:
             self.processes.end()

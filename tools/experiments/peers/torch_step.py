@@ -1,5 +1,5 @@
-"""torch.distributed's all_reduce with the Gloo backend, and a step, as tools/experiments/peers/measure.h measures it. Arguments: RANK SIZE FOLDER
-BYTES:ROUNDS ..."""
+"""Runs torch.distributed's all_reduce with the Gloo backend, and a step, measured as in tools/experiments/peers/measure.h. Arguments: RANK
+SIZE FOLDER BYTES:ROUNDS ..."""
 
 import json
 import os

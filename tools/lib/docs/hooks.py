@@ -1,4 +1,4 @@
-"""What mkdocs does not know of the tree: the pages beside docs/, pages that are made, links, and the order of the navigation.
+"""Tells mkdocs about the tree: the pages beside docs/, pages that are made, links, and the order of the navigation.
 
 A page of docs/ keeps its path on the site, README.md is the start page, and whatever else a page links to is a page below tree/.
 """
@@ -28,7 +28,7 @@ sources = {}  # of a page on the site: the path in the tree
 
 
 def place(path):
-    """Where a path of the tree is on the site."""
+    """The place of a path of the tree on the site."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
@@ -37,7 +37,7 @@ def place(path):
 
 
 def linked(path, text):
-    """The paths in the tree that a page's relative links lead to, with the place in the text of each."""
+    """The paths in the tree of a page's relative links, with the place of each in the text."""
     for match in CODE_OR_LINK.finditer(text):
         target = match["target"]
         if target and not ELSEWHERE.match(target):
@@ -49,7 +49,7 @@ def with_links_of_site(path, text):
     here, parts, end = posixpath.dirname(place(path)), [], 0
     for match, to, anchor in linked(path, text):
         if to.startswith("..") or not (ROOT / to).exists():
-            continue  # mkdocs says that it leads nowhere
+            continue  # mkdocs reports that it leads nowhere
         link = quote(posixpath.relpath(place(to), here or "."))
         parts += [text[end:match.start()], f"]({link}{'#' if anchor else ''}{anchor}{match['title'] or ''})"]
         end = match.end()
@@ -57,7 +57,7 @@ def with_links_of_site(path, text):
 
 
 def indented(text):
-    """Lists as Python-Markdown wants them: what belongs to an item is indented by four, and a blank line comes before the first one."""
+    """Lists in the form of Python-Markdown: an item's text is indented by four, and a blank line comes before the first one."""
     lines, items, fence, before = [], [], None, ""
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip(" "))
@@ -107,7 +107,7 @@ def pages_of_tree():
         path = waiting.pop()
         if path not in found:
             found[path] = (ROOT / path).read_text(encoding="utf-8") if path.endswith(".md") else source_page(path)
-        # A folder's page links to its files as if it stood beside the folder.
+        # A folder's page links to its files as if the page were beside the folder.
         waiting += [to for _, to, _ in linked(path, found[path])
                     if to not in found and (ROOT / to).exists() and not to.startswith("..") and not (to.startswith("docs/") and not to.endswith(".md"))]
     return {path: text for path, text in found.items() if not path.startswith("docs/")}
@@ -118,7 +118,7 @@ def title_of(text):
 
 
 def navigation(texts):
-    """By purpose; within a section as its index page or README.md links to the pages, then by title."""
+    """They are ordered by purpose. Within a section the index page or README.md gives the order, then the title."""
     of_readme = [place(to) for _, to, _ in linked("README.md", (ROOT / "README.md").read_text(encoding="utf-8"))]
     result = [{"Overview": "index.md"}]
     for name, at in SECTIONS:

@@ -1,4 +1,4 @@
-"""The pages of the site that are made from the truth: --help of the programs and scripts, docstrings, comments of the C header."""
+"""Makes the pages of the site that have a source elsewhere: --help of the programs and scripts, docstrings, comments of the C header."""
 
 import ast
 import concurrent.futures
@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 PROGRAMS = ("lockstep-coordinator", "lockstep-worker", "lockstep-simulate", "lockstep-bench", "lockstep-doctor")
-COMMANDS = ("run", "status", "ctl", "compare", "export")  # of `lockstep`; its others are programs
+COMMANDS = ("run", "status", "ctl", "compare", "export")  # of `lockstep`; its other modules are programs
 PATIENCE_S = 60
 WIDTH = 88  # of a line of code
 
@@ -66,7 +66,7 @@ def docstring(node):
 
 
 def with_links(text):
-    """Pages that a comment names, for a page of reference/."""
+    """The pages that a comment names, for a page of reference/."""
     return re.sub(r"`?docs/([\w/-]+\.md)`?", lambda match: f"[{match[1]}]({posixpath.relpath(match[1], 'reference')})", text)
 
 

@@ -8,7 +8,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 
 
 def nice_ticks(top, count=5):
-    """0 to at least `top`."""
+    """A scale from 0 to at least `top`."""
     if top <= 0:
         return [0, 1]
     raw = top / count
@@ -45,7 +45,7 @@ class Canvas:
 
 
 def legend(colours):
-    """colours: [(index of its colour, name)]."""
+    """A legend. colours: [(index of its colour, name)]."""
     items = "".join(f'<span><i class="k{index}"></i>{escape(name)}</span>' for index, name in colours)
     return f'<div class="legend">{items}</div>'
 
@@ -58,7 +58,7 @@ def axes(canvas, ticks, y_of, unit, right=RIGHT):
 
 
 def bars(title, groups, series, values, unit, reference=None):
-    """values[group][name] or None; one bar for each name in each group. `reference`: a line at that height."""
+    """Bars. values[group][name] or None; one bar for each name in each group. `reference`: a line at that height."""
     width = max(WIDTH, LEFT + RIGHT + len(groups) * (len(series) * 14 + 26))
     canvas = Canvas(title, width)
     top = max([v for group in groups for v in values[group].values() if v is not None] + [reference or 0, 1e-9])
@@ -86,7 +86,7 @@ def bars(title, groups, series, values, unit, reference=None):
 
 
 def lines(title, series, unit, x_unit, lowest=0.0):
-    """series: [(name, index of its colour, [(x, y), ...])]."""
+    """Lines. series: [(name, index of its colour, [(x, y), ...])]."""
     canvas = Canvas(title)
     points = [p for _, _, data in series for p in data]
     if not points:
@@ -131,7 +131,7 @@ def stacked(title, rows, parts, values, unit):
 
 
 def gantt(title, workers, spans, marks, begin, end):
-    """spans: [(worker, from, to, kind, tip)]; marks: [(time, label)]."""
+    """A timeline. spans: [(worker, from, to, kind, tip)]; marks: [(time, label)]."""
     row_height = 18
     canvas = Canvas(title, height=TOP + 30 + workers * row_height)
     right = canvas.width - RIGHT

@@ -1,4 +1,4 @@
-"""What a run directory says about time and samples (docs/reference/run-directory.md)."""
+"""Reads time and samples from a run directory (docs/reference/run-directory.md)."""
 
 import bisect
 import json
@@ -14,7 +14,7 @@ class BadRun(Exception):
     """One line that names the file."""
 
 
-# What is read of the records, as `check_shape` takes it.
+# The fields of the records that are read, in the form of `check_shape`.
 NUMBER = (int, float)
 PERHAPS = (int, float, type(None))
 RANGES = [((int,), (int,))]
@@ -42,8 +42,8 @@ def read_text(path):
 
 
 def check_shape(what, shape, path, name=""):
-    """`shape`: types of which it is one; {key: shape} of a record that has these keys at least, {str: shape} of one with any; [shape]
-    of a list of any length, (shape, ...) of one that has as many."""
+    """Checks a value's `shape`: types of which it is one, {key: shape} of a record that has at least these keys, {str: shape} of one
+    with any, [shape] of a list of any length, or (shape, ...) of one with as many."""
     if isinstance(shape, dict):
         if not isinstance(what, dict):
             raise BadRun(f"{path}: {name or 'it'} is no record")
@@ -63,7 +63,7 @@ def check_shape(what, shape, path, name=""):
 
 
 def read_lines(path, ended=True):
-    """`ended`: nothing is being written, so that a line that is not whole is an error."""
+    """`ended`: no writer is left, so an incomplete line is an error."""
     rows = []
     for number, line in enumerate(read_text(path).splitlines(keepends=True), 1):
         if not ended and not line.endswith("\n"):
@@ -80,7 +80,8 @@ def size(ranges):
 
 
 class Run:
-    """Of a job that has ended, with two rounds at least; `only_samples`: what check_samples() takes, also of a job that still runs."""
+    """Reads a job that has ended, with two rounds at least. `only_samples`: reads the fields for check_samples(), also of a job that
+    still runs."""
 
     def __init__(self, folder, only_samples=False):
         self.folder = Path(folder)
@@ -105,25 +106,25 @@ class Run:
         if len(self.rounds) < 2:
             raise BadRun(f"{self.folder}: fewer than two rounds are closed")
         self.workers = self.summary["workers"]
-        self.elsewhere = {}  # of workers that this run does not tell of: their speeds in others, as know_speeds() finds them
+        self.elsewhere = {}  # of workers without a speed in this run: their speeds in others, as know_speeds() finds them
         counted = sum(record["samples"] for record in self.rounds[1:])
         speed = sum(sum(speeds.values()) for speeds in self.speeds()[1:])
         if counted <= 0 or sum(self.round_seconds()) <= 0 or speed <= 0:
             raise BadRun(f"{self.folder}: no samples count that took time")
 
     def round_seconds(self, skip=2):
-        """From commit to commit, without the first ones (formation, caches, what a policy has to learn first)."""
+        """The rounds' seconds from commit to commit, without the first ones (formation, caches, a policy's learning)."""
         commits = [r["times"]["commit"] for r in self.rounds]
         seconds = [b - a for a, b in zip(commits, commits[1:])]
         return seconds[skip:] or seconds
 
     def timed_rounds(self):
-        """[(record, seconds)] as round_seconds() has them."""
+        """[(record, seconds)] in the form of round_seconds()."""
         seconds = self.round_seconds()
         return list(zip(self.rounds[-len(seconds):], seconds))
 
     def measured_speeds(self):
-        """Samples per second of each worker in each round in which it computed what counts, while it computed."""
+        """Samples per second of each worker in each round in which it computed counted samples, while it computed."""
         known = [{} for _ in self.rounds]
         for row, record in zip(known, self.rounds):
             done, busy = defaultdict(int), defaultdict(float)
@@ -134,8 +135,8 @@ class Run:
         return known
 
     def speeds(self):
-        """The same where it computed nothing that counts, too: of its nearest round, of two the earlier one; where there is none, as
-        `elsewhere` says."""
+        """The same for rounds where it computed nothing that counts, too. The nearest round gives the speed, of two the earlier one;
+        where there is none, `elsewhere` does."""
         known = self.measured_speeds()
         filled = [dict(row) for row in known]
         for worker in range(self.workers):
@@ -150,12 +151,12 @@ class Run:
         return filled
 
     def untold(self):
-        """Workers that were given units and never computed any that counts, so that nothing here tells how fast they are."""
+        """Workers that were given units and never computed a counted one, so that nothing here shows their speed."""
         told = {unit["worker"] for record in self.rounds for unit in record["units"]}
         return {worker for record in self.rounds for worker in record["excluded"]} - told
 
     def ideal_seconds(self, skip=2):
-        """All work of a round over all speed available in it, without any waiting; None where a worker's speed is not known."""
+        """All work of a round over all speed available in it, without any waiting; None where a worker's speed is unknown."""
         if self.untold() - set(self.elsewhere):
             return None
         ideal = []
@@ -166,7 +167,7 @@ class Run:
         return ideal[1:][skip:] or ideal[1:]
 
     def of_ideal(self, skip=2):
-        """Seconds for each sample that counted, over what each takes without any waiting: 1 is ideal, also where samples are left out."""
+        """Seconds for each counted sample, over its time without any waiting: 1 is ideal, also where samples are left out."""
         planned = [r["samples"] + size(r["requeued"]) + size(r["dropped"]) for r in self.rounds]
         seconds, ideal = self.round_seconds(skip), self.ideal_seconds(skip)
         if ideal is None:
@@ -179,7 +180,7 @@ class Run:
         return sum(r["samples"] for r in self.rounds[-len(seconds):]) / sum(seconds)
 
     def seconds_to(self, accuracy):
-        """Until the round was committed whose parameters reach this accuracy on the test set; None: never."""
+        """Seconds until the commit of the first round whose parameters reach this accuracy on the test set; None: never."""
         commits = {r["round"]: r["times"]["commit"] for r in self.rounds}
         reached = [commits[e["round"]] for e in self.evaluations if e["accuracy"] >= accuracy and e["round"] in commits]
         return min(reached, default=None)
@@ -210,7 +211,7 @@ class Run:
                 delivered = record["times"]["delivered"].get(str(worker))
                 exchange = apply + (delivered - ready if ready is not None and delivered is not None else 0.0)
                 compute = min(busy[worker], length)
-                if worker in record["excluded"]:  # what an excluded worker did is not recorded: it computed all along
+                if worker in record["excluded"]:  # the work of an excluded worker is not recorded: it computed all along
                     compute = max(0.0, length - exchange)
                 share["compute"] += compute
                 share["exchange"] += min(exchange, length - compute)
@@ -222,14 +223,14 @@ class Run:
 
 
 def finished_epochs(run):
-    """While the job runs it may still be at the last one of which a round is closed."""
+    """While the job runs, it may still be at the last one that has a closed round."""
     epochs = sorted({record["epoch"] for record in run.rounds})
     return epochs[:-1] if run.summary is None else epochs[:run.summary["epochs"]]
 
 
 def check_samples(run, dataset=None):
-    """What is wrong with how samples were counted: a list of lines, empty when each counts once. `dataset`: samples of an epoch; else
-    the largest position that a finished epoch names."""
+    """The errors in how samples were counted: a list of lines, empty when each counts once. `dataset`: samples of an epoch; else the
+    largest position that a finished epoch names."""
     errors = []
     epochs = defaultdict(list)
     left_out = defaultdict(list)
@@ -264,8 +265,7 @@ def check_samples(run, dataset=None):
 
 
 def moved_units(record):
-    """First positions of the units that another worker has in the end than the one that they were planned for: a unit may change hands
-    several times, and come back."""
+    """First positions of the units whose last worker is not the planned one: a unit may change hands several times, and come back."""
     planned, last = {}, {}
     for move in record["moved"]:
         planned.setdefault(move["range"][0], move["from"])
@@ -274,8 +274,8 @@ def moved_units(record):
 
 
 def know_speeds(policies):
-    """policies: {policy: [Run]} under one pattern. Tells each run how fast the workers are that only others tell of: the median over
-    these; returns those that none does."""
+    """policies: {policy: [Run]} under one pattern. Gives each run the speeds of workers that only other runs show: the median over
+    these. Returns the workers that no run shows."""
     every = [run for group in policies.values() for run in group]
     nobody = set()
     for worker in set().union(*(run.untold() for run in every)):
@@ -290,7 +290,7 @@ def know_speeds(policies):
 
 
 def median_run(runs):
-    """The one in the middle by time per round."""
+    """The run in the middle by time per round."""
     return sorted(runs, key=lambda run: statistics.median(run.round_seconds()))[(len(runs) - 1) // 2]
 
 

@@ -1,4 +1,4 @@
-"""The comparison as a table, as CSV and as one HTML page."""
+"""Presents the comparison as a table, as CSV and as one HTML page."""
 
 import csv
 import statistics
@@ -45,7 +45,7 @@ def cell(value, form):
 
 
 def text_table(rows):
-    """rows: {pattern: {policy: row}}."""
+    """Makes the table of rows: {pattern: {policy: row}}."""
     lines = []
     for pattern, policies in rows.items():
         header = [pattern] + [title for _, title, _ in COLUMNS]
@@ -78,7 +78,7 @@ def html_table(policies):
 
 
 def gantt_of(run, title, rounds=3):
-    """A few rounds from the middle of the run."""
+    """A timeline of a few rounds from the middle of the run."""
     first = max(1, len(run.rounds) // 2 - rounds // 2)
     chosen = run.rounds[first:first + rounds]
     begin = run.rounds[first - 1]["times"]["commit"]
@@ -86,7 +86,7 @@ def gantt_of(run, title, rounds=3):
     for record in chosen:
         moved = measure.moved_units(record)
         for index, unit in enumerate(sorted(record["units"], key=lambda u: u["start"])):
-            taken = unit["range"][0] in moved  # of units that were computed together, the first one
+            taken = unit["range"][0] in moved  # the first one of units that were computed together
             spans.append((unit["worker"], unit["start"], unit["end"], "moved" if taken else f"unit{index % 2}",
                           f"round {record['round']}: samples {unit['range'][0]} to {unit['range'][1]}, {1e3 * (unit['end'] - unit['start']):.1f} ms"
                           + (", moved here" if taken else "")))
@@ -99,7 +99,7 @@ def gantt_of(run, title, rounds=3):
 
 
 def pattern_section(name, specs, series, runs, rows):
-    """series: of the page; a policy without a run under this pattern keeps its colour."""
+    """series: those of the page; a policy without a run under this pattern keeps its colour."""
     colours = [(index, policy) for index, policy in enumerate(series) if policy in rows]
     typical = {policy: measure.median_run(runs[policy]) for _, policy in colours}
     cards = []
@@ -170,7 +170,7 @@ def overview_charts(series, rows, target):
 
 
 def write_pictures(folder, series, rows, target):
-    """Each chart over all patterns as NAME.svg; the names of the files."""
+    """Writes each chart over all patterns as NAME.svg; returns the names of the files."""
     made = overview_charts(series, rows, target)
     for name, (_, chart) in made.items():
         write_picture(folder / f"{name}.svg", chart, series)

@@ -1,4 +1,4 @@
-"""The command lines and environments of coordinator and workers, as functions of the options."""
+"""Makes the command lines and environments of coordinator and workers, as functions of the options."""
 
 import re
 
@@ -6,7 +6,7 @@ from lockstep_launch.screen import ESCAPES
 
 
 def coordinator_command(options, program, listen, config, secret_path, again=False):
-    """`again`: it takes over from one that is gone."""
+    """`again`: it takes over from a coordinator that is gone."""
     command = [program, "--listen", listen, "--workers", str(options.n)]
     command += ["--config", config] if config else []
     command += ["--run-dir", options.run_dir]
@@ -18,7 +18,7 @@ def coordinator_command(options, program, listen, config, secret_path, again=Fal
 
 
 def in_our_words(options, line):
-    """What the coordinator says of its options, of ours: it has --KEY=VALUE for --set KEY=VALUE."""
+    """Turns a message about the coordinator's options into one about ours: it has --KEY=VALUE for --set KEY=VALUE."""
     line = ESCAPES.sub("", line).removeprefix("lockstep-coordinator: ")
     for key in {setting.partition("=")[0] for setting in options.settings}:
         if re.match(rf"--{re.escape(key)}(?![a-z0-9_.])", line):
@@ -28,7 +28,7 @@ def in_our_words(options, line):
 
 
 def worker_command(options, slot, program, address, secret_path):
-    """Of lockstep-worker."""
+    """The command line of lockstep-worker."""
     command = [program, "--coordinator", address, "--secret-file", secret_path, "--id", str(slot)]
     if options.devices:
         command += ["--device", options.devices[slot % len(options.devices)]]
@@ -38,7 +38,7 @@ def worker_command(options, slot, program, address, secret_path):
 
 
 def worker_environment(options, slot, address, secret_path):
-    """Of a program that takes the place of lockstep-worker."""
+    """The environment of a program that takes the place of lockstep-worker."""
     return {"LOCKSTEP_COORDINATOR": address, "LOCKSTEP_SECRET_FILE": secret_path, "LOCKSTEP_WORKER": str(slot),
             "LOCKSTEP_WORKERS": str(options.n), "LOCKSTEP_SLOWDOWN": "\n".join(_slowdowns(options, slot))}
 

@@ -1,4 +1,4 @@
-"""Workers' processes that do not end by themselves: SIGTERM, and SIGKILL some time later."""
+"""Ends workers' processes that do not end by themselves: SIGTERM, and SIGKILL some time later."""
 
 import signal
 import time
@@ -10,14 +10,14 @@ class Ending:
     def __init__(self, workers, say):
         self.workers = workers  # slot: its process
         self.say = say
-        self.pressed = {}  # slot: which signal its process was sent to end it, and when; while it lives
+        self.pressed = {}  # slot: the signal that its process got to end it, and when; while it lives
 
     def forget(self, number):
         """The process of this slot has ended."""
         self.pressed.pop(number, None)
 
     def press(self, due):
-        """SIGTERM to the processes for which it is time (slot: when), and SIGKILL some time later. Returns when the next one is due, or
+        """Sends SIGTERM to the processes that are due (slot: when), and SIGKILL some time later. Returns when the next one is due, or
         None."""
         now = time.monotonic()
         alive = [number for number, process in self.workers.items() if process.poll() is None]
@@ -34,7 +34,7 @@ class Ending:
         return min((when for _, when in steps.values() if when is not None), default=None)
 
     def _next(self, number, due):
-        """Which signal is next, and when (None: never)."""
+        """The next signal, and its time (None: never)."""
         name, when = self.pressed.get(number, (None, None))
         if name is None:
             return signal.SIGTERM, due

@@ -1,11 +1,11 @@
-"""What tools/launch runs on each host of a job, under `ssh HOST python -c ...`, which reads this file from its standard input.
+"""tools/launch runs this agent on each host of a job, under `ssh HOST python -c ...`, which reads this file from its standard input.
 
 Lines of JSON go both ways. In come `begin` once, then `start`, `signal`, `file`, `more` and `worker_0_ended`, and empty objects as signs of
 life; out go, after a line that is MARK, `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret comes in `begin`, so it is on no command
 line and in no environment; it lies in a folder for this user alone, with the job's config and the folder in which workers find the
 initial model.
 
-The end of the input, or its silence, is the end of everything that was started here: the launcher is gone, or cannot be heard.
+The end of the input, or its silence, ends every process that was started here: the launcher is gone, or cannot be heard.
 """
 
 import base64
@@ -21,16 +21,17 @@ import tempfile
 import threading
 import time
 
-MARK = "lockstep host agent"  # what a login shell writes before it is none of ours
+MARK = "lockstep host agent"  # earlier output of a login shell is ignored
 ADDRESS_LOOK_S = 0.05
 FILE_LOOK_S = 0.05
 PIECE = 1 << 20  # bytes of a file in a message
-PIECES_AHEAD = 16  # that no host need have taken yet: the launcher holds them in its memory
-OUTPUT_END_S = 1.0  # for what is still in the pipe of a process that has ended, and may be held open by a child of it
-KILLED_S = 1.0  # for what was killed to be gone
-INITIAL = "initial"  # the file with worker 0's model, as python/lockstep/_initial.py calls it
+PIECES_AHEAD = 16  # pieces that no host has taken yet: the launcher holds them in its memory
+OUTPUT_END_S = 1.0  # for the rest in the pipe of a process that has ended, which a child of it may hold open
+KILLED_S = 1.0  # for killed processes to disappear
+INITIAL = "initial"  # the file with worker 0's model; python/lockstep/_initial.py has the name
 ENDED = "ended"  # the file that tells the others that no model comes any more
-# Becomes a program that ends with its parent (1 is PR_SET_PDEATHSIG, 9 is SIGKILL). Not between fork and exec: this process has threads.
+# Becomes a program that ends with its parent (1 is PR_SET_PDEATHSIG, 9 is SIGKILL). It is not done between fork and exec, since this
+# process has threads.
 DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python itself ignores
@@ -56,7 +57,7 @@ def ending_with_us(command, processors=()):
 
 
 class Unfit(Exception):
-    """One line: why this host cannot take part."""
+    """One line: the reason why this host cannot take part."""
 
 
 class Agent:
@@ -95,7 +96,7 @@ class Agent:
                 self.sink.write(line.encode() + b"\n")
                 self.sink.flush()
         except OSError:
-            pass  # nobody is there any more: the input ends as well
+            pass  # the launcher is gone: the input ends as well
 
     # --- at the beginning
 
@@ -119,13 +120,13 @@ class Agent:
             config = os.path.join(self.folder, what["config"][0])
             self._write(config, what["config"][1].encode("utf-8", "surrogateescape"))
         self.initial = initial
-        self.heard = time.monotonic()  # all this may have taken its time
+        self.heard = time.monotonic()  # all this may have taken some time
         self.say({"ready": {"connection": os.environ.get("SSH_CONNECTION", ""), "processors": sorted(os.sched_getaffinity(0)),
                             "lists": self._lists() if what["bound"] else {}, "programs": programs, "secret": secret, "config": config, "initial": initial}})
 
     @staticmethod
     def _lists():
-        """Of processors, as processors.py reads them."""
+        """The kernel's lists of processors, for processors.py."""
         lists = {}
         for path in [*glob.glob("/sys/devices/system/node/node*/cpulist"), *glob.glob("/sys/devices/system/cpu/cpu*/topology/thread_siblings_list")]:
             try:
@@ -141,7 +142,7 @@ class Agent:
             file.write(data)
 
     def _programs(self, what):
-        """The folder of those of Lockstep's programs that run here, which have the launcher's version; None: none does."""
+        """The folder with the programs of Lockstep here that have the launcher's version; None: there is none."""
         if not what["programs"]:
             return None
         if what["package"]:
@@ -168,7 +169,7 @@ class Agent:
 
     @staticmethod
     def _ask(command):
-        """May take long (a file system that hangs): it ends with this process, which the silence ends."""
+        """It may take long (a file system that hangs): it ends with this process, which the silence ends."""
         return subprocess.run(ending_with_us(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               universal_newlines=True, check=False)
 
@@ -235,12 +236,12 @@ class Agent:
                 return
 
     def _share_initial(self, process, begun):
-        """The model of worker 0 goes to the other hosts once it is there; it is written beside its place and renamed. `begun` once the
-        first piece is on its way, or none will be: the end of worker 0 is told after that."""
+        """Sends the model of worker 0 to the other hosts once it exists; it is written beside its place and renamed. `begun` is set once
+        the first piece is on its way, or none will be: the end of worker 0 is reported after that."""
         path = os.path.join(self.initial, INITIAL)
         try:
             while not self.shared:
-                ended = process.poll() is not None  # looked at first: the model may have been the last that it did
+                ended = process.poll() is not None  # read it first: the model may have been its last output
                 if os.path.exists(path):
                     self.shared = True
                     self._send_pieces(path, begun)
@@ -290,7 +291,7 @@ class Agent:
                 self.end()
 
     def end(self):
-        """Of this process as well."""
+        """It ends this process as well."""
         self.over.set()
         for process in list(self.processes.values()):
             if process.poll() is None:
@@ -299,7 +300,7 @@ class Agent:
                 except ProcessLookupError:
                     pass
         deadline = time.monotonic() + KILLED_S
-        for process in list(self.processes.values()):  # what still writes into the folder keeps it from being removed
+        for process in list(self.processes.values()):  # a process that still writes into the folder keeps it from being removed
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -312,7 +313,7 @@ class Agent:
 def main():
     agent = Agent(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
     for number in (signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # the end of the input says it; not SIG_IGN, which the programs would inherit
+        signal.signal(number, lambda *_: None)  # the end of the input reports it; not SIG_IGN, which the programs would inherit
     signal.signal(signal.SIGTERM, lambda *_: agent.end())
     agent.run()
 

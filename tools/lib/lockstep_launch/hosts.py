@@ -1,6 +1,5 @@
-"""The hosts of a job: which they are, and the connection to each, which is an ssh with host_agent.py at its other end.
-
-Nothing of a job is on a command line but the name of a Python there; the secret and everything else goes through ssh's standard input.
+"""The hosts of a job, and the connection to each, which is an ssh with host_agent.py at its other end. Of a job, only the name of a Python
+there is on a command line; the secret and everything else goes through ssh's standard input.
 """
 
 import codecs
@@ -23,25 +22,25 @@ MARK = b"lockstep host agent\n"  # as in host_agent.py
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 BEAT_S = 5.0
 BEAT = b"{}\n"
-SILENCE_S = 60.0  # after so long without a beat everything at a host ends: its launcher's machine is gone
-# The ways to lose a host are bounded as well: one that does not answer any more is given up after a quarter of a minute.
+SILENCE_S = 60.0  # after so long without a beat, every process at a host ends: its launcher's machine is gone
+# The wait for a lost host is bounded as well: one that does not answer any more is given up after a quarter of a minute.
 SSH_OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 SSH_END_S = 5.0  # for ssh to end once its output has
-LONGEST_TALK = 1 << 16  # bytes in a line of a login shell: what is longer is none of our lines
+LONGEST_TALK = 1 << 16  # bytes in a line of a login shell: a longer one is none of our lines
 LONGEST_MESSAGE = 4 << 20  # bytes; the longest that an agent sends is a piece of a file, 1.4 MB
 SSH_FAILED = 255  # ssh's own status; any other is that of the command there
-NOT_FOUND = (126, 127)  # a shell's
+NOT_FOUND = (126, 127)  # a shell's status
 NAME = r"(?:[A-Za-z0-9_.-]+@)?(?:\[[0-9A-Fa-f:.%a-z]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)"
 KEYS = ("user", "port", "python", "cwd")
 
 
 class BadHosts(Exception):
-    """One line: what is wrong with the hosts that were named."""
+    """One line: the error in the named hosts."""
 
 
 @dataclasses.dataclass
 class Host:
-    name: str  # as ssh takes it
+    name: str  # in ssh's form
     workers: int = 1
     user: str | None = None
     port: str | None = None
@@ -65,7 +64,7 @@ def parse(text):
 
 
 def read(path):
-    """A host on each line, NAME[:WORKERS] and then KEY=VALUE; what follows a # is for people."""
+    """Reads a host on each line, NAME[:WORKERS] and then KEY=VALUE; # begins a comment for people."""
     hosts = []
     try:
         lines = read_regular(path).decode().splitlines()
@@ -111,7 +110,7 @@ def _all_texts(value):
     return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
 
-# What an agent sends, as host_agent.py has it: keys, and the types of their values.
+# The messages of an agent, as in host_agent.py: keys, and the types of their values.
 FORMS = (
     {"ready": {"connection": str, "processors": _all_numbers, "lists": _all_texts, "programs": str | None, "secret": str, "config": str | None,
                "initial": str}},
@@ -126,7 +125,7 @@ def _fits(value, form):
 
 
 def _message(line):
-    """None: no agent has written that."""
+    """Returns None where no agent wrote that."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -139,7 +138,7 @@ def _line(message):
 
 
 def pass_on(message, source, links):
-    """To these; `source` hears of it once all have it, so that the one who takes longest sets the pace and nothing piles up here."""
+    """Sends it to these links. `source` is told once all have it, so that the slowest one sets the pace and nothing piles up here."""
     line, taken = _line(message), itertools.count(1)  # next() is one step for all threads
 
     def written():
@@ -155,18 +154,18 @@ class Link:
 
     def __init__(self, host, number, options, python, preexec):
         self.host, self.number = host, number
-        self.ready = None  # what the agent has said of its host
+        self.ready = None  # the agent's message about its host
         self.failure = None  # why there is no connection (any more), one line
         self.found = False  # the agent is there
-        self.said = collections.deque(maxlen=8)  # of ssh and the shell there: the last lines
+        self.said = collections.deque(maxlen=8)  # output of ssh and the shell there: the last lines
         self.buffer = self.error_buffer = b""
         self.python = host.python or python
         command = ["ssh", "-T"]
-        command += ["-p", host.port] if host.port else []  # the first of two counts, for all of ssh's options
+        command += ["-p", host.port] if host.port else []  # the first of two options counts, for all of ssh's
         command += ["-l", host.user] if host.user else []
         for option in (*options, *SSH_OPTIONS):
             command += ["-o", option]
-        # -I: what lies in the home directory or is named by PYTHONPATH is not in the place of the modules that the agent imports.
+        # -I: the home directory and PYTHONPATH cannot replace the modules that the agent imports.
         command += ["--", host.name, f"exec {shlex.quote(self.python)} -I -u -c {shlex.quote(BOOT)}"]
         self.errors, writer = os.pipe()
         try:
@@ -185,8 +184,8 @@ class Link:
         self.post(b"%d\n" % len(agent) + agent)
 
     def begin_to_write(self):
-        """In a thread of its own, so that a host that does not read keeps nobody waiting, and so that it hears of us while our own
-        output is stopped. Once all processes are started: what runs between fork and exec knows of no threads."""
+        """It runs in a thread of its own, so that a host that does not read delays nobody, and hosts hear of us while our own output is
+        stopped. It starts once all processes are started: code between fork and exec does not work with threads."""
         self.writer = threading.Thread(target=self._write, daemon=True)
         self.writer.start()
 
@@ -194,7 +193,7 @@ class Link:
         self.post(_line(message))
 
     def post(self, data, written=None):
-        """written() is called by another thread once ssh has taken the data, and likewise where there is no ssh any more."""
+        """Another thread calls written() once ssh has taken the data, and likewise where there is no ssh any more."""
         self.outgoing.put((data, written))
 
     def end(self):
@@ -213,14 +212,14 @@ class Link:
                 if data is None:
                     self.ssh.stdin.close()
             except OSError:
-                broken = True  # ssh has ended, which its output tells
+                broken = True  # ssh has ended, which its output shows
             if data is None:
                 return
             if written:
                 written()
 
     def messages(self):
-        """Those that have come; None at the end, with `failure`."""
+        """The messages that have come; None at the end, with `failure`."""
         try:
             data = os.read(self.output, 1 << 16)
         except BlockingIOError:
@@ -240,7 +239,7 @@ class Link:
                 found.append(message)
             elif line + b"\n" == MARK:
                 self.found = True
-                self.said.clear()  # a welcome is no reason for anything that follows
+                self.said.clear()  # a login shell's greeting explains no later error
             else:
                 self._note(line)
         if not self.found:
@@ -251,20 +250,20 @@ class Link:
         return found
 
     def cut(self, failure=None):
-        """Its end; nothing more is to be read from it."""
+        """Its end: no more output is read from it."""
         self.failure = self.failure or failure
         if self.ssh.poll() is None:
             self.ssh.kill()
 
     def error_lines(self):
-        """What ssh and the agent's Python have said; None at the end."""
+        """The output of ssh and the agent's Python; None at the end."""
         data = self._read_errors()
         if data is None:
             return []
         return self._error_lines_in(data) if data else None
 
     def _read_errors(self):
-        """None: nothing is there now."""
+        """Returns None where nothing is there now."""
         try:
             return os.read(self.errors, 1 << 16)
         except BlockingIOError:
@@ -285,7 +284,7 @@ class Link:
     def _ended(self):
         try:
             status = self.ssh.wait(SSH_END_S)
-        except subprocess.TimeoutExpired:  # something that a login shell has started may keep its connection
+        except subprocess.TimeoutExpired:  # a process that a login shell has started may keep its connection
             self.failure = self.failure or "ssh has closed its output and does not end"
             self.ssh.kill()
             status = self.ssh.wait()
@@ -303,7 +302,7 @@ class Link:
             failure = f"there is no {self.python}; name its Python with --python: {last}"
         else:
             failure = f"{self.python} does not run there; name another Python with --python: {last}"
-        self.failure = self.failure or failure  # what the agent has said is more
+        self.failure = self.failure or failure  # the agent's own message says more
 
     def close(self):
         if self.ssh.poll() is None:

@@ -16,7 +16,7 @@ from lockstep_launch.programs import version_of
 
 
 class HostsJob(Job):
-    """On several hosts: an agent at each starts and ends the processes there and tells what they say."""
+    """A job on several hosts: an agent at each starts and ends the processes there and reports their output."""
 
     def __init__(self, options, coordinator_program, secret_path):
         super().__init__(options, coordinator_program, None, secret_path)
@@ -25,7 +25,7 @@ class HostsJob(Job):
         self.told_address = None
         self.passing_on = False  # worker 0's model is on its way to the other hosts
         self.worker_0_ended = False
-        self.links, self.at = [], {}  # slot: its host's link
+        self.links, self.at = [], {}  # slot: the link of its host
         default = options.python or (sys.executable if options.package else "python3")
         for host in options.hosts:
             try:
@@ -35,7 +35,7 @@ class HostsJob(Job):
             for _ in range(host.workers):
                 self.at[len(self.at)] = link
             self.links.append(link)
-        self.feeds = {}  # link: what it says
+        self.feeds = {}  # link: its messages
         for link in self.links:
             self.feeds[link] = self._add(link.output, lambda link=link: self._hear(link))
             self._add(link.errors, lambda link=link: self._overhear(link))
@@ -101,7 +101,7 @@ class HostsJob(Job):
         self._heed_coordinator()
 
     def _own_address(self):
-        """The coordinator's, out of the two ends of the connections by which sshd has served us; a status where that does not say it."""
+        """The coordinator's address, from the two ends of the connections by which sshd has served us; a status where it is not there."""
         asked = self.links[:1] if self.options.elsewhere else self.links
         found = set()
         for link in asked:
@@ -129,7 +129,7 @@ class HostsJob(Job):
     def close(self):
         for link in self.links:
             link.end()
-            if not link.found:  # it has not got there yet
+            if not link.found:  # it has not arrived there yet
                 link.ssh.kill()
         deadline = time.monotonic() + times.HOSTS_END_S
         for link in self.links:
@@ -152,7 +152,7 @@ class HostsJob(Job):
         return True
 
     def _take(self, link, message):
-        """False: no agent of ours says that of its host."""
+        """False: no agent of ours reports that about its host."""
         if "ready" in message:
             link.ready = message["ready"]
         elif "error" in message:
@@ -174,7 +174,7 @@ class HostsJob(Job):
         return True
 
     def _pass_on(self, piece):
-        """Worker 0's model, to the other hosts."""
+        """Sends worker 0's model to the other hosts."""
         source = self.at[0]
         hosts.pass_on(piece, source, [link for link in self.links if link is not source])
         self.passing_on = not piece["file"]["last"]
@@ -192,7 +192,7 @@ class HostsJob(Job):
                 link.send(worker_0_ended=True)
 
     def _turn(self, timeout):
-        """And gives up hosts that do not say that what was killed has ended."""
+        """It also gives up hosts that do not report the end of killed processes."""
         waiting = [process for process in self.remote.values() if process.status is None and process.kill_by is not None]
         if waiting:
             left = max(0.0, min(process.kill_by for process in waiting) - time.monotonic())
@@ -215,7 +215,7 @@ class HostsJob(Job):
 
     def _lost(self, link):
         if self.coordinator is None:
-            return  # begin() tells of it
+            return  # begin() reports it
         self.passing_on = self.passing_on and link is not self.at[0]
         for slot in [slot for slot, at in self.at.items() if at is link]:
             self.slots[slot].restarts = 0

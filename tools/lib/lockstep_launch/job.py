@@ -1,4 +1,4 @@
-"""A job on this machine, from the start of its coordinator to the launcher's exit status."""
+"""Runs a job on this machine, from the start of its coordinator to the launcher's exit status."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from lockstep_launch.processes import Process, describe
 from lockstep_launch.screen import Screen
 
 ADDRESS_FILE = "coordinator.address"  # the coordinator writes HOST:PORT there once it listens
-TRY_AGAIN = 3  # a worker's: the coordinator has no place for it now
+TRY_AGAIN = 3  # a worker's status: the coordinator has no place for it now
 
 
 class Job:
@@ -26,13 +26,13 @@ class Job:
         self.coordinator = None
         self.workers = {}  # slot: Process, while it lives
         self.slots = {slot: slots.Slot(options.restart_workers) for slot in range(options.n)}
-        self.places = {}  # slot: to which processors it is held, and how many threads that is room for
+        self.places = {}  # slot: the processors that it is held to, and how many threads they have room for
         self.one_failed = False  # of the workers
         self.ending = Ending(self.workers, self.say)
         self.coordinator_restarts = options.restart_coordinator  # that are left
         self.next_press = None  # when the next signal to a process that does not end is due
         self.address = None
-        self.stops = 0  # how often we were told to end
+        self.stops = 0  # how often we got a signal to end
         self.stopped_at = 0.0  # the first time
         self.stopped_by = signal.SIGINT
         self.status = None  # of the job, where it is not the coordinator's own
@@ -42,7 +42,7 @@ class Job:
         self.stale_address = self._address_identity()
 
     def begin(self):
-        """Starts the coordinator. Returns None, or a status with which all is over already."""
+        """Starts the coordinator. Returns None, or a status that ends everything."""
         if self.options.bind_to != "none":
             try:
                 self._find_places(range(self.options.n), processors.read(), os.sched_getaffinity(0))
@@ -60,7 +60,7 @@ class Job:
         self.coordinator.heed = lambda line: slots.take(line, self.slots)
 
     def _has_coordinator(self):
-        """Also one that has just taken over. The workers of one that was killed look for the next one where they know it."""
+        """The coordinator may also have just taken over. The workers of a killed one look for the next one where they know it."""
         status = self.coordinator.poll()
         if status is None:
             return True
@@ -78,7 +78,7 @@ class Job:
         return True
 
     def run(self):
-        """Until everything has ended; returns the exit status."""
+        """Runs until everything has ended; returns the exit status."""
         if self.coordinator is None:
             over = self.begin()
             if over is not None:
@@ -100,7 +100,7 @@ class Job:
         began = self.address is not None or self._listening() is not None
         if began:
             self.say(f"run directory: {self._run_dir()}")
-        # With a program, what is wrong may be found when the first worker says what the job is.
+        # With a program, an error may be found when the first worker brings the job's settings.
         if status == BAD_USAGE and self.coordinator.last and (not began or self._is_unsaid()):
             refusal(commands.in_our_words(self.options, self.coordinator.last))
         if self.status is not None:
@@ -114,26 +114,26 @@ class Job:
         self.screen.line(self.own_prefix, text)
 
     def stop(self, number):
-        """Once: the coordinator ends the job in good order. Again: all are killed. What timeout(1) sends to us and to our process
-        group, and so to us again, is once."""
+        """Once: the coordinator ends the job in good order. Again: all are killed. A signal from timeout(1), which goes to us and to our
+        process group, and so to us twice, counts once."""
         now = time.monotonic()
         if self.stops > 0 and now - self.stopped_at < times.ONE_SIGNAL_S:
             return
         if self.stops > 0 and number == signal.SIGHUP:
-            return  # of a closed terminal kernel and shell both tell, and nobody has asked for more
+            return  # kernel and shell both report a closed terminal, and nobody has asked for more
         if self.stops == 0:
             self.stopped_at, self.stopped_by = now, number
         self.stops += 1
         if self.stops == 1 and self.coordinator.poll() is not None:
             self.say(f"{signal.Signals(number).name}: the job is over; ending the programs that still run (a second signal kills them)")
         elif self.stops == 1:
-            self.coordinator.signal(number if number != signal.SIGHUP else signal.SIGTERM)  # before a word, which may find no reader
+            self.coordinator.signal(number if number != signal.SIGHUP else signal.SIGTERM)  # before any output, which may find no reader
             self.say(f"{signal.Signals(number).name}: the job is to end in good order (a second signal kills all processes)")
         else:
             self.kill_all()
 
     def _reader_gone(self):
-        """The job has no reader to run for."""
+        """The job's output has no reader any more."""
         if self.stops == 0:
             self.stop(signal.SIGTERM)
 
@@ -143,7 +143,7 @@ class Job:
                 process.signal(signal.SIGKILL)
 
     def close(self):
-        """After everything else."""
+        """Called after everything else."""
 
     def _start(self, name, number, command, on_terminal=False, environment=None, held_to=None):
         try:
@@ -159,12 +159,12 @@ class Job:
     def _address_identity(self):
         try:
             found = os.stat(self.address_path)
-        except OSError:  # what else is wrong with the run directory the coordinator says
+        except OSError:  # the coordinator reports other errors of the run directory
             return None
         return found.st_ino, found.st_mtime_ns
 
     def _listening(self):
-        """The coordinator's address, once it is there."""
+        """The coordinator's address, once it exists."""
         if self._address_identity() in (None, self.stale_address):
             return None
         return self.address_path.read_text(encoding="utf-8").strip()
@@ -181,7 +181,7 @@ class Job:
         held_to, threads = self.places.get(slot, (None, max(1, len(os.sched_getaffinity(0)) // self.options.n)))
         if self.options.program:
             environment = commands.worker_environment(self.options, slot, self.address, self.secret_path)
-            # Each its share of the cores, unless somebody has said otherwise.
+            # Each worker gets its share of the cores, unless the user has set it.
             environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(threads))
             command = self.options.program
         else:
@@ -192,7 +192,7 @@ class Job:
         self.workers[slot] = self._start(f"worker {slot}", slot + 1, command, environment=environment, held_to=held_to)
 
     def _find_places(self, slots, lists, allowed):
-        """For the workers of one host."""
+        """Chooses the processors of the workers of one host."""
         taken = processors.places(self.options.bind_to, len(slots), processors.nodes(lists, allowed))
         self.places.update(zip(slots, taken, strict=True))
 
@@ -241,7 +241,8 @@ class Job:
             self.say(ended)
 
     def _is_without_place(self, slot, status):
-        """Not yet: the coordinator has not missed its predecessor. A program may end with that status for reasons of its own."""
+        """The process must wait: the coordinator has not missed its predecessor. A program may end with that status for reasons of its
+        own."""
         if status == TRY_AGAIN and self.options.restart_workers > 0:
             now = time.monotonic()
             slot.no_place_since = slot.no_place_since or now
@@ -251,17 +252,17 @@ class Job:
         return False
 
     def _end_of_worker_0(self):
-        """Whoever waits for its model need not (python/lockstep/_initial.py)."""
+        """Workers that wait for its model need not (python/lockstep/_initial.py)."""
         folder = os.environ.get("LOCKSTEP_INITIAL")
         if self.options.package and folder:
             (Path(folder) / "ended").touch()
 
     def _next_start(self):
-        """When; None: no worker is to be started."""
+        """The time of the next start; None: no worker is to be started."""
         return min((slot.again for slot in self.slots.values() if slot.again is not None), default=None)
 
     def _until_next(self):
-        """How long there is nothing to do unless something comes; None: for ever."""
+        """How long there is nothing to do without an event; None: for ever."""
         due = [when for when in (self._next_start(), self.next_press) if when is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
@@ -274,7 +275,7 @@ class Job:
                 self._start_worker(number)
 
     def _presses(self):
-        """While the job goes on: which processes to end, and when, so that others can take their slots. They end by themselves, unless they
+        """Which processes to end while the job runs, and when, so that others can take their slots. They end by themselves, unless they
         are stopped or hang in the kernel."""
         return {number: self.slots[number].out_since + times.WORKERS_END_S for number in self.workers
                 if self.slots[number].put_out and self.slots[number].restarts > 0}
@@ -284,7 +285,7 @@ class Job:
         self.next_press = self.ending.press(self._presses()) if going_on else None
 
     def _without_workers(self):
-        """None is left. The job may just have finished: the coordinator has its time to end by itself."""
+        """No worker is left. The job may just have finished: the coordinator has its time to end by itself."""
         over = self._wait_for(lambda: self.coordinator.poll() is not None or self.stops > 0, times.UNSAID_S)
         none_joined = not over and self._is_unsaid()
         if not none_joined:
@@ -296,7 +297,7 @@ class Job:
             self._give_up(1)
 
     def _is_unsaid(self):
-        """No program has joined: the first that does says what the job is, which the coordinator then writes down."""
+        """No program has joined: the first one that does brings the job's settings, which the coordinator then writes down."""
         return bool(self.options.program) and not self.options.elsewhere and not os.path.exists(os.path.join(self.options.run_dir, "config.ini"))
 
     def _give_up(self, status):
@@ -315,10 +316,10 @@ class Job:
         return True
 
     def _end_workers(self):
-        """The coordinator is gone: so must be the workers, by themselves or otherwise."""
+        """The coordinator is gone: the workers must end, by themselves or otherwise."""
         over = time.monotonic()
         for process in self.workers.values():
-            process.signal(signal.SIGCONT)  # one that is stopped could neither hear of it nor end
+            process.signal(signal.SIGCONT)  # a stopped process could neither hear of it nor end
         said = False
         while alive := [number for number, process in self.workers.items() if process.poll() is None]:
             patience = {number: self._patience(self.slots[number]) for number in alive}
@@ -338,13 +339,13 @@ class Job:
                 self.say(f"worker {number} {describe(process.poll())}")
 
     def _patience(self, slot):
-        """How long after the job's end this worker's process may go on, in seconds; None: as long as it likes."""
+        """How long after the job's end this worker's process may run, in seconds; None: for ever."""
         completed = self.coordinator.poll() == 0
         if self.stops > 0 and completed:
             return 0.0
         if self.status is not None or self.coordinator.poll() == BAD_USAGE or slot.came_too_late:
             return times.GIVEN_UP_S  # it may still be looking for the coordinator
-        # Of a job that has completed a program may have much to do with its model, and nobody else knows how much.
+        # After a completed job, a program may have much to do with its model, and nobody else knows how much.
         return None if self.options.program and completed and not slot.put_out else times.WORKERS_END_S
 
     def _judge_programs(self):

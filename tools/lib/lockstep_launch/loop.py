@@ -1,4 +1,4 @@
-"""What the launcher waits for: output of processes, signals, the next thing to do."""
+"""The launcher waits here for output of processes, signals, and the next action."""
 
 import os
 import selectors
@@ -9,7 +9,7 @@ from lockstep_launch import times
 
 
 class Feed:
-    """Something other than a process that is read when there is something to read."""
+    """A source other than a process, which is read when it has data."""
 
     def __init__(self, output, read):
         self.output = output
@@ -20,10 +20,10 @@ class Feed:
 
 
 class Loop:
-    """Reads what is added to it (`output`: a descriptor, `read()`: False at the end, `close()`), in the main thread."""
+    """Reads the sources that are added (`output`: a descriptor, `read()`: False at the end, `close()`), in the main thread."""
 
     def __init__(self, stop):
-        """`stop(number)` is called for each signal by which the launcher is asked to end."""
+        """`stop(number)` is called for each signal that asks the launcher to end."""
         self.stop = stop
         self.selector = selectors.DefaultSelector()
         reader, self.signal_writer = os.pipe()
@@ -43,7 +43,7 @@ class Loop:
             source.close()
 
     def finish(self, process):
-        """After its end: what is still in the pipe."""
+        """Reads the rest of the pipe after its end."""
         while process.output >= 0:
             ready = selectors.DefaultSelector()
             ready.register(process.output, selectors.EVENT_READ)
@@ -52,7 +52,7 @@ class Loop:
             ready.close()
 
     def turn(self, timeout, coordinator):
-        """Waits for output, a signal or the time-out, and deals with what came."""
+        """Waits for output, a signal or the time-out, and handles it."""
         unsettled = coordinator is not None and bool(coordinator.unsettled)
         if unsettled:
             timeout = times.SETTLE_S if timeout is None else min(timeout, times.SETTLE_S)

@@ -1,4 +1,4 @@
-"""Starts a job and sees it to its end."""
+"""Starts a job and stays until its end."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""The command line, and what follows from it before anything is started."""
+"""Reads the command line, and computes the settings that follow from it before any process starts."""
 
 import configparser
 import datetime
@@ -69,7 +69,7 @@ def parse_arguments():
 
 
 def checked(options):
-    """With what follows from them; ends the program where they make no job."""
+    """Returns them with the settings that follow; ends the program where they make no job."""
     take_hosts(options)
     if options.n is None:
         bad_usage("the following arguments are required: -n")
@@ -101,7 +101,7 @@ def checked(options):
 
 
 def why_not(path):
-    """What the system says of it, where that is more than that it is not there."""
+    """The system's message about it, unless it just does not exist."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -112,7 +112,7 @@ def why_not(path):
 
 
 def check_program(name):
-    """Before anything is started for it."""
+    """Checks it before any process starts for it."""
     if shutil.which(name) is not None:
         return
     if "/" not in name:
@@ -123,7 +123,7 @@ def check_program(name):
 
 
 def take_hosts(options):
-    """hosts: what was named, or None; elsewhere: the coordinator, and with it the run directory, is on another machine."""
+    """hosts: those that were named, or None; elsewhere: the coordinator, and with it the run directory, is on another machine."""
     if options.hosts is not None and options.hosts_file is not None:
         bad_usage("--hosts and --hosts-file exclude each other")
     try:
@@ -152,7 +152,7 @@ def take_hosts(options):
 
 
 def with_value(variable):
-    """The value here for KEY alone: so a secret value need not be on our own command line."""
+    """Gives KEY alone its value here: so a secret value need not be on our own command line."""
     if "=" in variable:
         return variable
     if variable not in os.environ:
@@ -161,7 +161,7 @@ def with_value(variable):
 
 
 def victim(spec, workers):
-    """The worker that a slow-down is for; None: every worker. The worker itself checks the rest."""
+    """The worker of a slow-down; None: every worker. The worker itself checks the rest."""
     found = None
     for item in spec.split(","):
         key, equals, value = item.partition("=")
@@ -183,7 +183,7 @@ def default_run_dir(options):
         config.read(options.config or [])
         policy = config.get("policy", "name", fallback=policy)
     except (configparser.Error, UnicodeDecodeError):
-        pass  # only a name depends on it; the coordinator says what is wrong with the file
+        pass  # only a name depends on it; the coordinator reports errors in the file
     for setting in options.settings:
         key, _, value = setting.partition("=")
         policy = value if key == "policy.name" else policy

@@ -40,13 +40,13 @@ class Process(Output):
             os.close(writer)
 
     def read(self):
-        """Passes on what there is to read; False at the end."""
+        """Passes on the output that is there; False at the end."""
         try:
             data = os.read(self.output, 65536)
         except BlockingIOError:
             return True
         except OSError as error:
-            if error.errno != errno.EIO:  # a pseudo-terminal's way to say that all writers are gone
+            if error.errno != errno.EIO:  # a pseudo-terminal reports in this way that all writers are gone
                 raise
             data = b""
         if not data:
@@ -70,15 +70,15 @@ class Process(Output):
 
 
 class RemoteProcess(Output):
-    """One program on another host, as its agent tells of it."""
+    """One program on another host, from its agent's messages."""
 
-    output = -1  # what it says comes over the link
+    output = -1  # its output comes over the link
 
     def __init__(self, name, number, screen, link):
         super().__init__(name, number, screen)
         self.link = link
         self.status = None
-        self.kill_by = None  # when it has to have ended, or its host does not answer
+        self.kill_by = None  # when it must have ended, or its host does not answer
 
     def poll(self):
         return self.status
@@ -96,7 +96,7 @@ class RemoteProcess(Output):
 
 
 def die_with_launcher(launcher, held_to=None):
-    """For the child to run before the program: whatever becomes of us, no process stays behind. Held to these processors, if any."""
+    """The child runs it before the program: whatever happens to us, no process stays behind. It is held to these processors, if any."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     set_parent_death_signal = 1
 
@@ -107,7 +107,7 @@ def die_with_launcher(launcher, held_to=None):
         if held_to:
             try:
                 os.sched_setaffinity(0, held_to)
-            except OSError as error:  # as where a processor has gone since
+            except OSError as error:  # for instance where a processor has gone since
                 os.write(2, f"not bound to processors {processors.words(held_to)}: {error.strerror}\n".encode())
 
     return arrange

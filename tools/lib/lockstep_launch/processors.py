@@ -1,6 +1,5 @@
-"""To which processors the workers of a host are held: --bind-to of tools/launch.
-
-Where they are says the kernel, in lists as "0-3,8" in files, which are read here or, of another host, by host_agent.py.
+"""Chooses the processors to which the workers of a host are held: --bind-to of tools/launch. The kernel gives their places in lists as
+"0-3,8" in files, which are read here or, on another host, by host_agent.py.
 """
 
 import glob
@@ -11,11 +10,11 @@ HOW = ("none", "numa", "core")
 
 
 class NoPlace(Exception):
-    """One line: why the workers cannot be held as was asked."""
+    """One line: the reason why the workers cannot be held as requested."""
 
 
 def read(root="/"):
-    """The kernel's lists, by the names of their files below the root; what cannot be read is not there."""
+    """The kernel's lists, by the names of their files below the root; an unreadable one is missing."""
     lists = {}
     for pattern in FILES:
         for path in glob.glob(os.path.join(root, pattern)):
@@ -49,14 +48,14 @@ def words(processors):
 
 
 def nodes(lists, allowed):
-    """Of each NUMA node the cores, and of each core its processors, of those that are allowed: a list of lists of sets."""
+    """For each NUMA node its cores, and for each core its allowed processors: a list of lists of sets."""
     allowed = set(allowed)
     siblings = {}
     for text in (text for path, text in lists.items() if path.endswith("thread_siblings_list")):
         together = numbers(text) & allowed
         siblings.update((cpu, together) for cpu in together)
     of_node = [numbers(text) & allowed for _, text in sorted(((len(path), path), text) for path, text in lists.items() if path.endswith("cpulist"))]
-    of_node.append(allowed.difference(*of_node))  # of no node: all, where the kernel has none
+    of_node.append(allowed.difference(*of_node))  # without a node: all, where the kernel has none
     found = []
     for cpus in filter(None, of_node):
         cores, rest = [], set(cpus)
@@ -69,7 +68,7 @@ def nodes(lists, allowed):
 
 
 def places(how, workers, of_nodes):
-    """For each worker its processors and how many cores are its own: side by side on nodes, or with cores of their own."""
+    """For each worker its processors and its number of own cores: side by side on nodes, or with cores of their own."""
     count = len(of_nodes)
     on_nodes = [range(i * count // workers, max((i + 1) * count // workers, i * count // workers + 1)) for i in range(workers)]
     taken = [[core for node in mine for core in of_nodes[node]] for mine in on_nodes]

@@ -1,4 +1,4 @@
-"""Where the programs are: in the build of the tree, or beside an installed launcher."""
+"""Finds the programs: in the build of the tree, or beside an installed launcher."""
 
 import os
 import shutil

@@ -1,18 +1,18 @@
-"""What people see: lines with a prefix for each process, and the coordinator's progress line."""
+"""The output for people: lines with a prefix for each process, and the coordinator's progress line."""
 
 import os
 import re
 import shutil
 import sys
 
-LONGEST_LINE = 1 << 16  # characters; what is longer is cut into several lines
+LONGEST_LINE = 1 << 16  # characters; a longer one is cut into several lines
 COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ERASURES = re.compile(r"\x1b\[[0-9]*[JK]")
 
 
 class Screen:
-    """Lines with a prefix for each process, above the coordinator's progress line where there is a terminal."""
+    """Writes lines with a prefix for each process, above the coordinator's progress line where there is a terminal."""
 
     def __init__(self, workers, reader_gone):
         """`reader_gone()` is called once nobody reads this any more."""
@@ -54,13 +54,13 @@ class Screen:
             sys.stdout.write(text)
             sys.stdout.flush()
         except OSError:
-            # A pipe without a reader, a terminal that was closed, a disk that is full: what is written from here on is for nobody.
+            # A pipe without a reader, a closed terminal, a full disk: nobody reads any later output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             self.reader_gone()
 
 
 class Output:
-    """Of one process: whole lines with its prefix, and what may be the progress line."""
+    """Reads the output of one process: whole lines with its prefix, and a possible progress line."""
 
     def __init__(self, name, number, screen):
         self.name = name
@@ -69,7 +69,7 @@ class Output:
         self.prefix = screen.prefix(name, number)
         self.pending = ""
         self.shows_progress = False
-        self.unsettled = ""  # what may become the progress line
+        self.unsettled = ""  # the text that may become the progress line
         self.last = ""  # the last line that was not empty
 
     def take(self, text):
@@ -93,10 +93,10 @@ class Output:
                     self.heed(ESCAPES.sub("", body))
 
     def settle(self):
-        """Nothing followed: what stands at the end is the progress line."""
+        """Nothing followed: the text at the end is the progress line."""
         self.screen.set_progress(self.prefix, self.unsettled)
         self.unsettled = ""
 
     def finish(self, text=""):
-        """Nothing comes after it."""
+        """No output comes after it."""
         self.take(text + ("\n" if self.pending else ""))

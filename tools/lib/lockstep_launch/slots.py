@@ -1,17 +1,16 @@
-"""What the launcher knows of each worker's slot: whether the job counts its process as a member, and when to start the next one.
-
-The coordinator's log tells of members: it has a line for each worker that joins, and a warning for each that is out. Both reach the
-launcher in order, also from another host.
+"""Keeps the state of each worker's slot: whether the job counts its process as a member, and when to start the next one. The coordinator's
+log reports members: it has a line for each worker that joins, and a warning for each that is out. Both reach the launcher in order, also
+from another host.
 """
 
 import dataclasses
 import re
 import time
 
-# In seconds. The first wait is long enough to see that a coordinator has ended, and its workers with it. The second one is
-# liveness.timeout as it is by default: until the coordinator misses a dead member, a newcomer that cannot reach it is put out.
+# They are seconds. The first wait is long enough to see that a coordinator has ended, and its workers with it. The second one is the
+# default of liveness.timeout: until the coordinator misses a dead member, a newcomer that cannot reach it is refused.
 WAITS_S = (1, 10, 20, 40, 60)
-SOON_S = 60.0  # a process that has lived longer has worked: the next wait is the first one again
+SOON_S = 60.0  # a process that lived longer has worked: the next wait is the first one again
 JOINS = re.compile(r" coordinator info worker (\d+) \(incarnation \d+\) joins from ")
 OUT = re.compile(r" coordinator warning worker (\d+) is out: (it leaves: )?")
 
@@ -19,13 +18,13 @@ OUT = re.compile(r" coordinator warning worker (\d+) is out: (it leaves: )?")
 @dataclasses.dataclass
 class Slot:
     restarts: int  # that are left
-    began: float | None = None  # when its process was started; None: none has been
+    began: float | None = None  # when its process was started; None: no process was
     starts: int = 0
     joined: bool = False  # this process is a member, or was one
-    out_since: float | None = None  # the job goes on without this process
-    left: bool = False  # it is out because it has said that it leaves
+    out_since: float | None = None  # the job continues without this process
+    left: bool = False  # it is out because it reported that it leaves
     status: int | None = None  # of the last process, once it has ended
-    short_lives: int = 0  # of the processes before, without one that lived long
+    short_lives: int = 0  # of earlier processes, without any that lived long
     again: float | None = None  # when to start the next process
     no_place_since: float | None = None
 
@@ -44,22 +43,22 @@ class Slot:
 
     @property
     def put_out(self):
-        """By the coordinator: the process has no part in the job any more, and may hang."""
+        """The coordinator reported that the process has no part in the job any more; the process may hang."""
         return self.out_since is not None and not self.left
 
     @property
     def came_too_late(self):
-        """Started again, and not in the job: once that is over, the process looks for it in vain."""
+        """The process was started again and is not in the job: once the job is over, it looks for it in vain."""
         return self.starts > 1 and not self.joined
 
     @property
     def failed_after_the_job(self):
-        """It was in the job to its end, and has failed since."""
+        """The process was in the job to its end, and has failed since."""
         return self.joined and self.out_since is None and self.status not in (None, 0)
 
 
 def take(line, slots):
-    """A line of the coordinator's log, without colours. While a process has not joined, the log speaks of the one before."""
+    """Reads a line of the coordinator's log, without colours. While a process has not joined, the log refers to the one before."""
     if found := JOINS.search(line):
         slot = slots.get(int(found[1]))
         if slot is not None:
