@@ -7,9 +7,10 @@
 // of what is left, so that single units remain at the end).
 //
 // Three measurements decide: the cost of a run beside its units; each worker's lateness, with its
-// share as one run; and the surprise, how much later than before the slowest worker is. Lateness is
-// a share of a round in which nobody waits. A run that is a fraction f of a round makes it longer
-// by f (lateness + surprise). The rule takes the f with the least sum of this and the runs' cost.
+// share as one run; and the surprise. The surprise is how much later than before the slowest worker
+// is. Lateness is a share of a round in which nobody waits. A run that is a fraction f of a round
+// makes it longer by f (lateness + surprise). The rule takes the f with the least sum of this and
+// the runs' cost.
 #pragma once
 
 #include <memory>

@@ -96,8 +96,8 @@ class Checkpointer {
   const bool sharded_;
   Time begun_at_ = kNever;  // the last one, or the count of time to the first
   bool owed_ = false;       // one was due while another was under way
-  // Whose checkpoint was not kept, or did not come: another one is asked first, and when all have
-  // been there is none. At most one for each slot.
+  // Members whose checkpoint was not kept, or did not come: others are asked first, and when all
+  // have failed, there is none. There is at most one for each slot.
   std::set<MemberId> distrusted_;
   std::optional<Current> current_;
   // The newest one. A round's last commit may be sent again when it is closed, with a new writer.

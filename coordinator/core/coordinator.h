@@ -98,10 +98,11 @@ class Coordinator {
   bool AwaitsLevel();
   void BeginTraining();
   void StartRounds();
-  // What the job goes on from, where a coordinator before this one has left a journal.
+  // Chooses the state from which the job continues, where an earlier coordinator has left a
+  // journal.
   void ChooseState();
   void TakeInOthers(std::uint32_t holders);
-  // What the next coordinator would need to go on from this commit.
+  // Notes the state from which the next coordinator could continue after this commit.
   void NoteCommit(SamplerState after);
   void Note(JournalEntry entry);
   void WarnOfNoCheckpoint();

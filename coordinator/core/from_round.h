@@ -16,7 +16,7 @@ RoundRecord MakeRecord(const Job& job, const ClosedRound& closed);
 // round, in their order.
 std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves);
 
-// What the job has done with this round in it; of a round that is not the last one.
+// Adds this round to the job's totals; it must not be the last one.
 void AddTotals(const RoundRecord& record, std::uint32_t epochs, Totals* totals);
 
 // Adds the closed round to the job's account and to the members' statistics: who contributed, who

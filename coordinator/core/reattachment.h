@@ -1,5 +1,5 @@
-// A coordinator that takes the place of one that is gone: which parameters of those that workers
-// hold the job goes on from, and what is noted for the next one.
+// A coordinator that replaces one that is gone. It chooses the parameters, among those that workers
+// hold, from which the job continues, and notes the state for the next one.
 //
 // In: the journal of the coordinator before (StartParameters), what workers say that they hold
 // (Ready::held), commits. Out: the entry that the job goes on from; entries of its own.

@@ -48,7 +48,7 @@ struct Patience {
   std::string Words() const;  // ", for at most 60s (job.join_timeout)", or nothing
 };
 
-// What there is to go on from, the newest first: the journal, the checkpoint.
+// The newest state from which the job can continue: the journal's, else the checkpoint's.
 std::optional<JobState> NewestState(const StartParameters& start);
 
 // The data and the model that all workers agree on: those of the checkpoint, or of the majority of
@@ -110,8 +110,8 @@ struct Job {
   Bounds bounds;
 
   JobPhase phase;
-  // What the job goes on from: a checkpoint, or parameters that workers hold. Until all are formed
-  // it is the newest of those that may be held.
+  // The state from which the job continues: a checkpoint, or parameters that workers hold. Until
+  // all are formed it is the newest of those that may be held.
   Owned<std::optional<JobState>, class Coordinator> resumed;
   Owned<std::string, class Formation> transport;  // of the whole job, once it is formed
   Owned<Agreement, class Admission> agreed;

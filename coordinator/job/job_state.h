@@ -39,8 +39,8 @@ struct JobState {
   Digest128 digest = {};  // of the values of all tensors, in the order of StateChunk
 };
 
-// The state after a commit, as the coordinator notes it before anybody hears of the commit: with
-// that, a coordinator which takes over goes on from the parameters that workers hold.
+// The state after a commit, which the coordinator notes before anybody hears of the commit. With
+// it, a coordinator that takes over continues from the parameters that workers hold.
 struct JournalEntry {
   // They name the state: HeldParameters{term, state.next_round, attempt}. No attempt: the job
   // went on from here in this term, and all entries before it that are of later rounds are void.
@@ -49,8 +49,7 @@ struct JournalEntry {
   JobState state;  // but for the digest
   // Of the round that was committed, as if it were closed; null: none was.
   std::shared_ptr<const RoundRecord> record;
-  // What was asked for at run time and is in force: a policy's name, SPECs of slow-downs, one a
-  // line.
+  // The run-time requests that are in force: a policy's name, SPECs of slow-downs, one a line.
   std::string policy = {};
   std::string slowdowns = {};
 

@@ -1,11 +1,11 @@
-// The journal of a run directory: what a coordinator that takes over goes on from, one line for
-// each commit, written before anybody hears of the commit. docs/reference/run-directory.md has its
-// form.
+// The journal of a run directory, from which a coordinator that takes over continues. It has one
+// line for each commit, written before anybody hears of the commit. docs/reference/run-directory.md
+// has its form.
 //
 // A line is a checksum and a JSON object. The first says whose journal it is, each other one is an
-// entry (job_state.h). What of an entry is the same for all of them stands in the first one only.
-// Entries that no coordinator would go on from are left out when the file is written anew, which is
-// when it has grown to kMostBytes: so it is bounded, whatever the job's length.
+// entry (job_state.h). The fields that are the same in all entries stand in the first one only.
+// When the file has grown to kMostBytes, it is written anew without the entries from which no
+// coordinator would continue. So it is bounded, whatever the job's length.
 //
 // A process that is killed loses nothing; with `sync` neither does a machine. Control thread only.
 #pragma once
@@ -37,8 +37,8 @@ class JournalFile {
     Term term;
     std::vector<JournalEntry> entries;  // those that still hold, by ascending round
   };
-  // What a file holds. A last line that was not written to its end is left out. kInvalid, one line
-  // with the file and the line: it was changed or damaged. kNotFound: there is none.
+  // The contents of a file. A last line that was not written to its end is left out. kInvalid, one
+  // line with the file and the line: it was changed or damaged. kNotFound: there is none.
   static Result<Contents> Read(const std::filesystem::path& folder);
   static Result<Contents> Parse(std::string_view text);
 

@@ -48,8 +48,8 @@ class Formation {
 
   Job* job_;
   Time join_deadline_ = kNever;  // from the first Advance on
-  // Then the job starts with those that are ready, if they are enough: of a job that goes on with
-  // its workers those that are there find it sooner than others could be started.
+  // At this time the job starts with the ready workers, if they are enough. When a job continues
+  // with its workers, those that are there find it sooner than others could be started.
   Time begin_deadline_ = kNever;
   // Still to be tried, the first one now; not empty while the job forms, unless it has failed.
   std::vector<std::string> transports_;

@@ -36,9 +36,10 @@ class Relinking {
  private:
   // The lower worker id comes first: that one connects.
   using Pair = std::pair<MemberId, MemberId>;
-  // broken && !given_up: it is being connected again, and Members has the edge as mending.
-  // broken && given_up: it waits for a new report of an end; only a member that is behind tries on.
-  // !broken: mended_at is set; the count of tries stands until the link has been quiet for long.
+  // - broken && !given_up: it is being connected again, and Members has the edge as mending.
+  // - broken && given_up: it waits for a new report of an end; only a member that is behind goes on
+  //   trying.
+  // - !broken: mended_at is set; the count of tries stands until the link has been quiet for long.
   struct Link {
     std::uint32_t formation = 0;  // the try that is under way; 0: none, as when it is not broken
     std::uint32_t tries = 0;      // that its short life has seen, see kQuietTimeouts

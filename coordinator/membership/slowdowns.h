@@ -24,7 +24,7 @@ class Slowdowns {
   // from= begins now. Returns in words what is in force; an error changes nothing.
   Result<std::string> Request(std::string_view lines);
 
-  // What was asked for at run time of the coordinator before, as Asked() said it.
+  // Takes the run-time requests of the coordinator before, in the form of Asked().
   void GoOnFrom(std::string_view lines);
   std::string Asked() const;
 

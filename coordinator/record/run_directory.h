@@ -74,8 +74,8 @@ class RunDirectory {
   Result<Kept> Keep(RoundId next, std::uint64_t counted, std::uint64_t skipped) const;
   // The same of what this state goes on from.
   Result<Kept> KeepOf(const JobState& state) const;
-  // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them, and clears away what a
-  // coordinator that was killed has left half written, and summary.json: the job has not ended.
+  // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them. It removes the
+  // half-written files of a coordinator that was killed, and summary.json: the job has not ended.
   Status CutBack(const Kept& kept);
 
   // A line is there as a whole or not at all. After an error the file takes no more lines, so that
