@@ -180,7 +180,7 @@ enum class StateSource : std::uint8_t {
   kHeld,        // the state that this worker said that it holds (Ready::held)
 };
 
-// The parameters and optimizer state that a worker has kept while it had no coordinator: those
+// The parameters and optimizer state that a worker has kept from an earlier coordinator: those
 // before round `next`. They are the same bits wherever term, round and attempt are the same.
 struct HeldParameters {
   Term term;

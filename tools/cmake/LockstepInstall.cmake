@@ -1,4 +1,4 @@
-# What `cmake --install` puts where, and the package that find_package(lockstep CONFIG) finds: the public headers below include/lockstep,
+# The places of `cmake --install`, and the package that find_package(lockstep CONFIG) finds: the public headers below include/lockstep,
 # so that #include "base/ids.h" reads there as it does here; the targets lockstep::*; the programs, lockstep-launch, lockstep-ctl and others.
 include(CMakePackageConfigHelpers)
 

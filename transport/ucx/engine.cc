@@ -29,7 +29,7 @@ constexpr std::size_t kMaxHelloBytes = 2 * kMaxSealedBytes + Handshake::kMaxMess
 constexpr std::uint32_t kMaxMissedEndpoints = 1024;
 // With kListener: how long UCX has to make a connection before it may be closed.
 constexpr Duration kSettlingTime = std::chrono::seconds(2);
-// With kAddresses.
+// The interval of pings with kAddresses.
 constexpr Duration kPingInterval = std::chrono::seconds(1);
 
 ErrorCode CodeOf(ucs_status_t status) {
