@@ -74,6 +74,7 @@ class Job:
         self._begun = False  # `prepare` has come to its end
         self._failed = False  # this worker has said why it leaves
         self._refused = False  # the loop has raised an error, whoever has caught it
+        self._told_late = False
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
         self._interrupts = _interrupts.Interrupts(self._interrupted, self._has_ended, self._fail)
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
@@ -624,12 +625,22 @@ class Job:
             self._joined().done(len(work.samples), 0.0)
             work = None
         work = work or self._work()
-        if work is None or self._end is not None:
-            return None
-        if work.epoch <= epoch:
-            return self._order.in_order(work)
-        self._hold(work, "between two epochs")
+        if work is not None and self._end is None:
+            if work.epoch <= epoch:
+                return self._order.in_order(work)
+            self._hold(work, "between two epochs")
+        self._note_late(epoch)
         return None
+
+    def _note_late(self, epoch: int) -> None:
+        """A worker learns with its next units that an epoch has ended: late, where a policy gives it none for a while."""
+        if self._metrics.epoch <= epoch or self._told_late:
+            return
+        self._told_late = True
+        _errors.say(
+            f"this worker had no units when epoch {epoch} ended: after its pass the model has the parameters of epoch "
+            f"{self._metrics.epoch}, and so it may be with later passes (job.evaluate sees those of the epoch's end)"
+        )
 
     def _work(self) -> Work | None:
         """Waits for the next run, and does meanwhile what else there is to do; None: the job has ended."""
@@ -690,7 +701,7 @@ class Job:
         session.evaluation_done(*found)
 
     def _ended(self, work: Work) -> None:
-        """Raises where this worker does not have the job's last parameters."""
+        """Raises where this worker does not have the job's last parameters; SystemExit where it was asked to leave (drain)."""
         if work.final_parameters:
             self._parameters.use(work.parameters, self._run.floats)
         self._end = work
@@ -707,5 +718,9 @@ class Job:
         if work.failed:
             raise JobFailed(reason)
         self._interrupts.heed()
+        if work.left:
+            # The rest of the script is for a worker that has the trained model, and the job goes on without this one.
+            _errors.say(f"{reason}; the job goes on without this worker, which ends with status 0")
+            raise SystemExit(0)
         if not work.final_parameters:
             raise JobFailed(f"the job has ended, and the parameters of this worker are not its last ones: {work.not_final}")

@@ -9,7 +9,7 @@ import textwrap
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import package  # noqa: E402
 from package import harness  # noqa: E402
-from torch_test import LOOP, PREPARE, SCRIPT, WORKER, TorchTest, lockstep_run, run  # noqa: E402
+from torch_test import LOOP, PREPARE, PYTHON, SCRIPT, WORKER, TorchTest, lockstep_run, run  # noqa: E402
 
 
 class WorkersTest(TorchTest):
@@ -134,6 +134,26 @@ print(size - used() > 3 * 65536)
         self.assertEqual(done.stdout.count("ValueError: something of the script's own"), 2)  # the traceback's, and the coordinator's
         self.assertIn("worker 1 ended with status 1", done.stdout)
 
+    def test_a_worker_that_is_drained_ends_with_status_0(self):
+        """The script does not go on with a model that is not the job's, and its launcher does not start it again."""
+        run_dir = self.folder / "run"
+        script = self.script((SCRIPT + PREPARE + LOOP).replace("epochs=2", "epochs=30").replace("range(2)", "range(30)")
+                             + 'print("trained", job.rank)\n')
+        job = package.start("-m", "lockstep", "run", "-n", "3", "--restart-workers", "2", "--http", "127.0.0.1:0",
+                            "--set", "emulate.unit_time=20ms", "--set", "job.min_workers=2", "--run-dir", run_dir, script,
+                            python=PYTHON, cwd=self.folder)
+        self.addCleanup(job.communicate)
+        self.addCleanup(job.kill)
+        harness.wait_for("some rounds", lambda: (run_dir / "rounds.jsonl").exists() and len(self.rounds(run_dir)) > 5)
+        drained = run("-m", "lockstep", "ctl", "--run-dir", run_dir, "drain", "2")
+        self.assertEqual(drained.returncode, 0, drained)
+        out, err = job.communicate(timeout=package.TIMEOUT_S)
+        self.assertEqual(job.returncode, 0, (out, err))
+        self.assertIn("the job goes on without this worker, which ends with status 0", out)
+        self.assertNotIn("restarting it", out)
+        self.assertEqual(sorted(re.findall(r"trained (\d)", out)), ["0", "1"])
+        self.assertNotIn(2, {u["worker"] for u in self.rounds(run_dir)[-1]["units"]})
+
     def test_a_validation_may_take_longer_than_the_time_after_which_workers_are_lost(self):
         """Between two epochs by itself, within one where the script says so."""
         for what in ("if job.rank == 1 and not batches and not epoch: validate()", """
@@ -230,6 +250,18 @@ print(size - used() > 3 * 65536)
         began = re.findall(r"worker 1 +\| began in epoch (\d+)", done.stdout)
         self.assertEqual(len(began), 1, done.stdout)
         self.assertIn(int(began[0]), (2, 3))  # the job has waited for it
+
+    def test_a_worker_without_units_at_an_epochs_end_says_that_it_is_late(self):
+        """Once, and only where it is: units that take no time are soon all one worker's."""
+        script = self.script((SCRIPT + PREPARE + LOOP).replace("epochs=2", "epochs=20").replace("range(2)", "range(20)")
+                             + '    print("pass", job.rank, epoch, job.metrics.epoch)\n')
+        done = lockstep_run("-n", "4", "--policy", "auto", "--slowdown", "worker=0,factor=5", "--run-dir", self.folder / "run", script)
+        self.assertEqual(done.returncode, 0, done)
+        passes = re.findall(r"pass (\d) (\d+) (\d+)", done.stdout)
+        self.assertEqual(len(passes), 80, done.stdout)
+        late = sorted({rank for rank, epoch, newest in passes if int(newest) > int(epoch)})
+        said = re.findall(r"worker (\d) +\| lockstep: this worker had no units when epoch", done.stdout)
+        self.assertEqual(sorted(said), late)
 
     def test_other_models_and_settings_are_refused_with_one_line(self):
         for change, message in (

@@ -123,8 +123,9 @@ class Simulation {
     std::function<void(const SavedCheckpoint&)> on_saved;  // it is on disk
     std::function<void(const SavedCheckpoint&)> on_resumed;
     std::function<void(const coordinator::LogLine&)> on_log;
-    // The coordinator has died alone; the next one goes on from this state.
+    // The coordinator has died alone.
     std::function<void()> on_crashed;
+    // The next one goes on from this state.
     std::function<void(const coordinator::JobState&)> on_taken_over;
     std::function<void(const Fault&)> on_fault;
     std::function<void()> after_step;  // of the coordinator, its actions carried out

@@ -103,7 +103,7 @@ class StepWorker final : public WorkerModel {
   };
   using Fetch = std::shared_ptr<FetchState>;
 
-  // What a process has of the coordinator before.
+  // A process takes these along from the coordinator before.
   struct Before {
     std::shared_ptr<Numbers> numbers;
     std::optional<HeldParameters> held;
