@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <fstream>
 #include <functional>
 #include <latch>
 #include <limits>
@@ -16,6 +17,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <regex>
 #include <set>
 #include <string>
 #include <thread>
@@ -103,6 +105,19 @@ class Coordinating {
   }
 
   std::string address() const { return server_->address(); }
+  // Of each closed round, as in rounds.jsonl: the workers that it counts.
+  std::vector<std::set<std::uint32_t>> Contributors() const {
+    std::vector<std::set<std::uint32_t>> rounds;
+    std::ifstream lines(folder_ / "run/rounds.jsonl");
+    const std::regex contributor(R"("worker":(\d+),"part":\d+,"weight")");
+    for (std::string line; std::getline(lines, line);) {
+      std::set<std::uint32_t>& workers = rounds.emplace_back();
+      for (std::sregex_iterator at(line.begin(), line.end(), contributor), end; at != end; ++at) {
+        workers.insert(static_cast<std::uint32_t>(std::stoul((*at)[1])));
+      }
+    }
+    return rounds;
+  }
   const coordinator::JobResult& Result() {
     thread_.join();
     return runner_->result();
@@ -255,6 +270,7 @@ class FinalBlocks : public ::testing::Test {
 
   std::uint64_t requeued_ = 0;  // samples, in the last job
   std::uint64_t dropped_ = 0;
+  std::vector<std::set<std::uint32_t>> contributors_;  // by round
   // Of a job of these two.
   std::string Digest(const Program& first, const Program& second) {
     Coordinating coordinator(config_);
@@ -267,6 +283,8 @@ class FinalBlocks : public ::testing::Test {
     EXPECT_EQ(result.totals.rounds, config_.job.rounds);
     requeued_ = result.totals.samples_requeued;
     dropped_ = result.totals.samples_dropped;
+    contributors_ = coordinator.Contributors();
+    EXPECT_EQ(contributors_.size(), config_.job.rounds);
     if (!second.leaves_in_2) {
       EXPECT_EQ(ends[0], ends[1]);
     }
@@ -284,14 +302,21 @@ class FinalBlocks : public ::testing::Test {
     config_.optimizer.momentum = 0;
     config_.optimizer.lr = 1;
   }
-  // On a busy machine a round may close without a worker that stands still. Another one has those
-  // samples then, and what the worker has kept may go too late: such a job does not tell.
+  // On a busy machine a round may close without a worker that stands still, or have no units for
+  // one that is slow. Another one has those samples then, and what the worker has kept may go too
+  // late: such a job does not tell.
+  bool Tells(std::uint64_t rounds) const {
+    return requeued_ == 0 &&
+           std::all_of(contributors_.begin() + static_cast<std::ptrdiff_t>(rounds),
+                       contributors_.end(),
+                       [](const auto& workers) { return workers.size() == kWorkers; });
+  }
   void CheckAllCounts(const std::function<std::pair<Program, Program>()>& programs,
                       std::uint64_t rounds = kRounds) {
     for (int tries = 0; tries < 20; ++tries) {
       const auto [first, second] = programs();
       RunAllCounts(first, second, rounds);
-      if (requeued_ == 0 || HasFatalFailure()) return;
+      if (Tells(rounds) || HasFatalFailure()) return;
     }
     FAIL() << "a round closed without a worker in each of 20 jobs";
   }
@@ -307,7 +332,7 @@ class FinalBlocks : public ::testing::Test {
     second.computed = &computed[1];
     first.parameters = &parameters;
     (void)Digest(first, second);
-    if (requeued_ > 0) return;
+    if (!Tells(rounds)) return;
     ASSERT_EQ(parameters.size(), std::accumulate(kBlocks.begin(), kBlocks.end(), std::size_t{0}));
     computed[0].merge(computed[1]);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
