@@ -772,5 +772,7 @@ class SlotTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    # What a shell starts in the background ignores Ctrl-C, and so would all that is started from here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     LAUNCH = os.path.abspath(sys.argv.pop(1))
     unittest.main()
