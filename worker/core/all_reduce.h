@@ -20,7 +20,7 @@
 
 namespace lockstep::worker {
 
-// What the sums work with; all of it outlives them.
+// The parts that the sums work with; all of them outlive the sums.
 struct SumsContext {
   Context& context;
   Buffers& buffers;
@@ -58,7 +58,7 @@ class AllReduce {
   virtual bool Writes(const SumShard& shard) const = 0;
   // From whom the shard comes; this worker: it is made here.
   virtual MemberId SourceOf(const SumShard& shard) const = 0;
-  // What the shard waits for beside its owner, for people.
+  // Names, for people, what the shard waits for beside its owner.
   virtual std::string Missing(const SumShard& shard) const = 0;
 
   virtual void CheckInvariants() const = 0;
@@ -76,8 +76,9 @@ std::unique_ptr<AllReduce> MakeDirectSums(const SumsContext& with, const msg::Co
 std::unique_ptr<AllReduce> MakeRoutedSums(const SumsContext& with, const msg::Commit& commit,
                                           SumShards& sums);
 
-// What of a shard is passed on at once, in the order in which it is. All cut it alike: pieces are
-// so small that a long way is filled soon, and not so small that messages take longer than bytes.
+// The pieces of a shard that are passed on at once, in the order in which they are. All cut it
+// alike: pieces are so small that a long way is filled soon, and not so small that messages take
+// longer than bytes.
 std::vector<Slice> RoutedPieces(const Layout& layout, const std::vector<Slice>& shard,
                                 std::size_t contributors, std::uint64_t piece_bytes);
 

@@ -1,9 +1,9 @@
-// Who uses which buffer now. A buffer may be written anew only when nobody does: no send that a
-// peer was served, no fetch into it, no operation that reads or writes it (I4).
+// Keeps who uses which buffer now. A buffer may be written anew only when nobody does: no send that
+// a peer was served, no fetch into it, no operation that reads or writes it (I4).
 //
 // In: buffers that are taken and given back, and the beginning and end of each use. Out: whether a
-// buffer is in use, a free one of a pool, and, where a peer that does not read pins the one that is
-// needed, the end of its connection (I6: nobody waits for it).
+// buffer is in use, and a free one of a pool. Where a peer that does not read pins the one that is
+// needed, also the end of its connection (I6: nobody waits for it).
 #pragma once
 
 #include <map>
@@ -35,9 +35,9 @@ class Buffers {
   // Its content is needed no longer; uses may still be under way.
   void Release(const BufferId& buffer);
 
-  // Of a buffer that nobody uses and whose content, but for `kept`, is needed no longer: from here
-  // on only slices of this shape (ShapeOf), in which `kept` lies, are written of it. Where other
-  // ones were, the rest is given back first.
+  // Nobody uses the buffer, and its content, but for `kept`, is needed no longer. From here on only
+  // slices of this shape (ShapeOf), in which `kept` lies, are written of it. Where other ones were,
+  // the rest is given back first.
   void Fit(const BufferId& buffer, std::uint64_t shape, std::span<const FloatRange> kept = {});
   // It is written elsewhere, too, for once: the next Fit gives it back.
   void Spread(const BufferId& buffer) { fits_[buffer] = 0; }

@@ -1,6 +1,6 @@
-// A checkpoint, as a member sees it: after the round of which the coordinator makes one, every
-// member says the digest of its state, so that the coordinator knows that the checkpoint is what
-// most members have; the one that was asked to uploads it, out of a snapshot.
+// A checkpoint, as a member sees it. After the round of which the coordinator makes one, every
+// member says the digest of its state. So the coordinator knows that the checkpoint is what most
+// members have. The member that was asked to uploads it, out of a snapshot.
 //
 // In: commits that name a writer, snapshots and digests that are taken, chunks that have left. Out:
 // DigestReplica, TakeSnapshot, UploadChunk, ReplicaDigest. At most a window of chunks is under way.

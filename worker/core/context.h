@@ -1,4 +1,4 @@
-// What the parts of the worker's core share within one Step: time, settings, and where actions go.
+// The parts of the worker's core share this within one Step: time, settings, and where actions go.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace lockstep::worker {
 
 // Every part holds a reference to it. Actions are appended in the order in which they are decided,
-// and carried out in that order after the step: a part that says two things can rely on it, as
+// and carried out in that order after the step. A part that says two things can rely on it, as
 // OpenBlock before anything is written to the block.
 //
 // Operations, generations and fetches have numbers that are never used again in the core's life, so

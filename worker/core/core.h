@@ -1,17 +1,17 @@
 // The worker as a value: takes each event to the parts that it concerns, then does what the event
 // has made possible.
 //
-// In: events (step_io.h). Out: actions. Each part decides what it can decide alone: what is
-// computed (own_work.h), which contributions are fetched (inputs.h), how sums are made and taken
-// (sums.h), how they get into the parameters (updates.h), who is reached (peers.h). What takes more
-// than one of them is decided here:
+// In: events (step_io.h). Out: actions. Each part decides what it can decide alone. own_work.h
+// decides what is computed, inputs.h which contributions are fetched, and sums.h how sums are made
+// and taken. In the same way updates.h decides how they get into the parameters, and peers.h who
+// is reached. The core decides what takes more than one of them:
 // - which commit is followed, and which one puts this worker behind;
 // - when the next round's work may begin;
 // - what the parameters lack of the job's last ones, at its end (ending.h).
 //
-// What a round's state is stands in live_rounds.h, and dies there with the round. Why the parts are
-// not one object for each round: contributions and staging buffers outlive or change their round
-// where work is carried over, so they would move from object to object by hand (live_rounds.h).
+// The state of a round stands in live_rounds.h, and dies there with the round. The parts are not
+// one object for each round, because contributions and staging buffers outlive or change their
+// round where work is carried over. They would move from object to object by hand (live_rounds.h).
 #pragma once
 
 #include <memory>
@@ -82,13 +82,13 @@ class Core {
   bool Follow(const msg::Commit& commit);
   // The parameters contain an older attempt at its round than this one.
   bool Replaces(const msg::Commit& commit) const;
-  // What is done then. True when the commit is to be followed.
+  // Catches up anew for such an attempt, or falls behind. True when the commit is to be followed.
   bool GoBackFor(const msg::Commit& commit);
   void Adopt(const Plan& plan);
   // The open round, or the newest one that was committed, is computed again from the beginning.
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
-  // What the parameters are is the next coordinator's to know.
+  // Only the next coordinator knows what the parameters are.
   void Detach();
   void WriteCheckpointIfAsked(const msg::Commit& commit);
   // Rounds are committed that are not in the parameters, and can be brought there.
@@ -102,14 +102,14 @@ class Core {
   }
   LastState State() const { return {Lack(), parameters_.next()}; }
   std::string Lack() const;
-  // What the event has made possible.
+  // Does what the event has made possible.
   void Proceed();
   // One timer for all parts, for the earliest of theirs.
   void SetTimer();
   void CheckCheapInvariants() const;
 
-  // In the order of use: who comes later may use who comes before, never the other way round, so
-  // that no part is called in the midst of its own change.
+  // In the order of use: a later part may use an earlier one, never the other way round. So no part
+  // is called in the midst of its own change.
   Context context_;
   ProtocolCheck check_;
   Buffers buffers_;
@@ -126,7 +126,7 @@ class Core {
   Ending ending_;
 
   // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not
-  // abandoned is of round next(), of the attempt that stands, and no unit reads the parameters
+  // abandoned is of round next(), of the attempt that stands. No unit reads the parameters
   // meanwhile.
   Parameters parameters_;
   const std::unique_ptr<Updates> updates_;

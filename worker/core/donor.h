@@ -1,5 +1,5 @@
-// The other side of catching up: copies buckets of the own state for joiners, between two updates,
-// one at a time for each joiner and kStateOutBuffers at a time in all.
+// The other side of catching up: copies buckets of the own state for joiners, between two updates.
+// It copies one at a time for each joiner and kStateOutBuffers at a time in all.
 //
 // In: what joiners want and have taken, copies that are made. Out: CopyState, StateReady, and the
 // pieces of the copies. A copy is of the state at an apply boundary, never of one in between.
@@ -13,7 +13,7 @@
 
 namespace lockstep::worker {
 
-// Two buffers are enough, because a joiner copies one bucket at a time, and a joiner that does not
+// Two buffers are enough, because a joiner copies one bucket at a time. A joiner that does not
 // fetch its copy holds up other joiners at most, never a round.
 class Donor {
  public:

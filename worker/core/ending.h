@@ -8,7 +8,7 @@
 //   running --Finish--> applying what is committed --all, or not in time--> digest --> over
 //      `--- refused, asked to leave, left alone, a broken protocol --------------------^
 //
-// Invariants: nothing is emitted behind the Exit but what is said to the coordinator with it; the
+// Invariants: nothing is emitted behind the Exit but what is said to the coordinator with it. The
 // digest is that of the job (I1): it is taken only where nothing of what was committed is lacking.
 #pragma once
 

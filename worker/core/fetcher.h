@@ -1,9 +1,9 @@
 // The fetches of this worker: one queue for each peer, at most a window of it under way, sums and
-// state before contributions. What arrives is handed back to who wanted it.
+// state before contributions. It hands what arrives back to the part that wanted it.
 //
 // In: wants, cancellations, fetches that end, peers that go. Out: Fetch and GiveUpFetch. It decides
-// what is asked for next; that is all of the flow control there is, because nothing bulky moves
-// that was not asked for: incast is the receiver's, here, and a stopped peer pins no more than its
+// what is asked for next. That is all of the flow control there is, because nothing bulky moves
+// that was not asked for. Incast is the receiver's, here, and a stopped peer pins no more than its
 // window.
 #pragma once
 
@@ -27,10 +27,10 @@ struct Want {
   BufferRange to;
 };
 
-// Two queues for each peer, not one by priority: in each the pieces keep their order, so what was
-// announced first comes first, and nothing urgent waits for more than the window that is under way.
-// Bytes under way from one peer are bounded by fetch_window * piece_bytes, in all by that times the
-// peers (I7).
+// There are two queues for each peer, not one by priority. In each the pieces keep their order, so
+// what was announced first comes first. Nothing urgent waits for more than the window that is under
+// way. Bytes under way from one peer are bounded by fetch_window * piece_bytes, in all by that
+// times the peers (I7).
 class Fetcher {
  public:
   Fetcher(Context& context, Buffers& buffers) : context_(context), buffers_(buffers) {}
@@ -52,7 +52,7 @@ class Fetcher {
   };
   Done OnFetchDone(const event::FetchDone& done);
 
-  // What was queued for the peer is dropped and returned; what is under way ends by itself.
+  // Drops and returns what was queued for the peer; what is under way ends by itself.
   std::vector<Want> OnPeerDown(const MemberId& peer);
 
   // Fills the windows, peer after peer in turns.

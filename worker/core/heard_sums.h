@@ -1,5 +1,5 @@
-// What others said of the sums that they publish, kept until the commit that it is of is known here
-// and a buffer is free: a message between workers may be quicker than the coordinator's.
+// Keeps what others said of the sums that they publish, until the commit that it is of is known
+// here and a buffer is free. A message between workers may be quicker than the coordinator's.
 //
 // In: SumReady, as peers say it. Out: what one of them said of this very attempt, if it did.
 //
@@ -35,11 +35,11 @@ class HeardSums {
   };
 
   void Store(const MemberId& from, const SumReady& ready, std::span<const std::byte> floats);
-  // What this owner said of the commit's attempt, under the commit's map.
+  // Returns what this owner said of the commit's attempt, under the commit's map.
   const Heard* Find(const MemberId& owner, const msg::Commit& commit) const;
-  // What `by`, which stands in for this owner, said of it.
+  // Returns what `by`, which stands in for this owner, said of it.
   const Heard* FindStandIn(const MemberId& by, WorkerId owner, const msg::Commit& commit) const;
-  // What it said last that it passes on of a shard, whole or partial sums.
+  // Returns what it said last that it passes on of a shard, whole or partial sums.
   const Heard* FindPassed(const MemberId& from, std::uint32_t shard, bool whole,
                           const msg::Commit& commit) const;
   // Also what peers that are not known any more said of rounds far beyond the last that is

@@ -1,11 +1,13 @@
-// Whether the peers still reach this worker. Who was told nothing else for a while is told Alive;
-// from whom nothing has come for longer than MachineConfig::peer_silence is closed, which makes it
-// unreachable to the coordinator, as a connection that breaks does. Without this a link that
-// swallows everything would hold up a round for as long as the transport below keeps hoping.
+// Finds out whether the peers still reach this worker. A peer that was told nothing else for a
+// while is told Alive. A peer from which nothing has come for longer than
+// MachineConfig::peer_silence is closed. That makes it unreachable to the coordinator, as a
+// connection that breaks does. Without this a link that swallows everything would hold up a round
+// for as long as the transport below keeps hoping.
 //
-// A small message waits behind the bulk that is on its way, so all that comes counts: messages,
-// pieces, questions for pieces, and bytes of pieces where the transport can tell. Traffic: at most
-// one message to each peer in a quarter of that time, none where rounds follow each other faster.
+// A small message waits behind the bulk that is on its way, so all that comes counts. That is
+// messages, pieces, questions for pieces, and bytes of pieces where the transport can tell.
+// Traffic: at most one message to each peer in a quarter of that time, none where rounds follow
+// each other faster.
 #pragma once
 
 #include <map>

@@ -3,11 +3,11 @@
 //
 // A holder of a shard has, before round r, the state and the parameters of it at version r (all
 // rounds before r are in them). It takes the sums of the shards that it holds (round_sums.h), says
-// Held, and changes nothing before the coordinator decides the attempt: until then any other
-// attempt can be made, by other holders, and who lacks a shard can copy it from who has it. Once it
-// is decided the state is updated in place; the new parameters are written over the sums, so that
-// those of the version before can still be read. All that happens on the reduction thread, whatever
-// the compute thread does: a slow unit never holds up a holder.
+// Held, and changes nothing before the coordinator decides the attempt. Until then any other
+// attempt can be made, by other holders, and a worker that lacks a shard can copy it from one that
+// has it. Once it is decided the state is updated in place; the new parameters are written over the
+// sums, so that those of the version before can still be read. All that happens on the reduction
+// thread, whatever the compute thread does: a slow unit never holds up a holder.
 //
 // In: the start's plan, Decide, the sums of the commit, fetches and operations that end. Out: Held,
 // UpdateHeld, DropHeldState, ParametersReady, and fetches of the shards that are lacking.
@@ -46,12 +46,12 @@ class Holdings {
   void OnStart(const Plan& plan);
   // False: this worker has not said Held.
   [[nodiscard]] bool OnDecide(const msg::Decide& decide);
-  // All shards at this version are copied here, then a snapshot is taken of them by that operation;
-  // until then this worker does not say Held, so that nobody goes on.
+  // All shards at this version are copied here, then that operation takes a snapshot of them. Until
+  // then this worker does not say Held, so that nobody goes on.
   void Gather(RoundId version, std::uint64_t op) { gather_ = {version, op, false}; }
   // It cannot be had: the operation that will not be.
   std::optional<std::uint64_t> TakeFailedGather() { return std::exchange(failed_gather_, {}); }
-  // What is held is of no use any more: others hold it from now on.
+  // The shards held here are of no use any more: others hold them from now on.
   void Drop();
   void OnPeerUp(const MemberId& peer);
   void OnFetchDone(const Fetcher::Done& done);

@@ -3,7 +3,7 @@
 //
 // In: what workers announce (PartReady), fetches that end, commits. Out: fetches, and Receipts to
 // the coordinator. It decides which staging buffer a part goes to, and when that may be written
-// anew: never while a fetch or a reduction uses it on behalf of another part (I4).
+// anew. That is never while a fetch or a reduction uses it on behalf of another part (I4).
 #pragma once
 
 #include <compare>
@@ -22,15 +22,17 @@
 
 namespace lockstep::worker {
 
-// The life of a part here: announced, bucket by bucket; the slices of it that this worker owns are
-// fetched, or were sent along, into one staging buffer; when all of them are here and the part is
-// sealed, a receipt; then, if it is in the commit, a source of the reduction; gone when its round
-// is closed. A part of a mapped peer is only noted: it is read in place, as a whole.
+// The life of a part here: it is announced, bucket by bucket. The slices of it that this worker
+// owns are fetched, or were sent along, into one staging buffer. When all of them are here and the
+// part is sealed, a receipt is sent. Then, if it is in the commit, it is a source of the reduction.
+// It is gone when its round is closed. A part of a mapped peer is only noted: it is read in place,
+// as a whole.
 //
 // One worker has at most two parts in each of the two rounds that are not closed (the open one and
-// the provisional one), hence four staging buffers for each, whatever the number of rounds (I7).
-// Two of them do as a rule, one for each part: who announces a part of the open round has the one
-// before in its parameters, so that no attempt will ever ask for its part in that.
+// the provisional one). Hence there are four staging buffers for each worker, whatever the number
+// of rounds (I7). Two of them do as a rule, one for each part. A worker that announces a part of
+// the open round has the one before in its parameters, so no attempt will ever ask for its part in
+// that.
 class Inputs {
  public:
   Inputs(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers,
@@ -83,8 +85,8 @@ class Inputs {
     std::uint64_t fits = 0;                  // ShapeOf what was last fetched of it
   };
 
-  // A key is never in use for two parts: where a part takes the place of another one, the fetches
-  // of the older are cancelled, and the newer waits until none of them can land any more.
+  // A key is never in use for two parts. Where a part takes the place of another one, the fetches
+  // of the older are cancelled. The newer waits until none of them can land any more.
   using Entry = std::pair<const Key, Input>;
   // Of this worker, for which `fits` holds.
   Entry* FindOf(WorkerId worker, const std::function<bool(const Input&)>& fits);
@@ -102,8 +104,8 @@ class Inputs {
   void FetchMissing(const Key& key, Input& input);
   void FetchMissing(const Key& key, Input& input, std::span<const Slice> slices);
   void FitStaging(const Key& key, Input& input, std::span<const Slice> slices);
-  // To be looked at in the next Update. What nothing has happened to is not: in a job of a thousand
-  // workers most steps concern one of them.
+  // To be looked at in the next Update. An input that nothing has happened to is not: in a job of a
+  // thousand workers most steps concern one of them.
   void Mark(const Key& key, Input& input);
   void MarkAll();
 

@@ -2,15 +2,16 @@
 //
 // A round is planned: its units are computed and announced. It is committed: its sums are made,
 // taken and applied, perhaps in several attempts. It is closed by the commit of the round after it:
-// no attempt at it will be made, so nobody needs its contributions; of its sums those that this
-// worker has made are kept for who is late (RoundSums::KeepOwnOnly). Then it goes, and all that is
-// its own goes with it: that is what Prune does, and nothing else drops a round.
+// no attempt at it will be made, so nobody needs its contributions. Of its sums those that this
+// worker has made are kept for workers that are late (RoundSums::KeepOwnOnly). Then it goes, and
+// all that is its own goes with it: that is what Prune does, and nothing else drops a round.
 //
-// Not in here, though it belongs to rounds: contributions of this worker (own_work.h), because the
-// compute thread may still be in the buffer of a round that is gone, and because relaxed work moves
-// on from round to round; and those of others (inputs.h), because they live as long as their
-// staging buffer is theirs, and learn of the round that they moved to only when they are announced
-// for it. Both ask here what their round's plan, owners and commit are, and keep no copy of it.
+// Contributions are not in here, though they belong to rounds. Those of this worker (own_work.h)
+// are not, because the compute thread may still be in the buffer of a round that is gone. Relaxed
+// work also moves on from round to round. Those of others (inputs.h) are not, because they live as
+// long as their staging buffer is theirs. They learn of the round that they moved to only when they
+// are announced for it. Both ask here what their round's plan, owners and commit are, and keep no
+// copy of it.
 #pragma once
 
 #include <map>
@@ -24,7 +25,7 @@ namespace lockstep::worker {
 
 class RoundSums;
 
-// What this worker is to compute of a round and has not begun.
+// The units of a round that this worker is to compute and has not begun.
 struct GivenUnits {
   Epoch epoch;
   std::vector<Unit> units;
@@ -34,7 +35,7 @@ struct GivenUnits {
   float local_rate = 0;
   double position = 0;  // of the schedule
   RunLimit runs;
-  // What was computed of the round is void: a new beginning waits for units to be assigned.
+  // All that was computed of the round is void: a new beginning waits for units to be assigned.
   bool fenced = false;
 };
 
@@ -56,7 +57,7 @@ struct Round {
 };
 
 // Invariants: a round that is closed is here for its sums alone; one that has sums is before
-// expected(); one that has units has a plan; one that has a plan or sums has owners, and with sums
+// expected(). One that has units has a plan; one that has a plan or sums has owners, and with sums
 // those of their commit.
 class LiveRounds {
  public:

@@ -1,5 +1,5 @@
-// What this worker computes: the units given to it, the compute thread's work on the open round,
-// and the contributions that come out of it, until their round is closed.
+// The work of this worker: the units given to it, the compute thread's work on the open round, and
+// the contributions that come out of it. They stay until their round is closed.
 //
 // In: plans, and orders to give units back, take more, or forget a round; what the compute thread
 // reports. Out: work for the compute thread; Progress, Sealed and Revoked to the coordinator;
@@ -20,15 +20,16 @@
 
 namespace lockstep::worker {
 
-// The life of a unit here: given with a plan (GivenUnits of its Round), or assigned later; put into
-// the queue when work begins; taken by the compute thread; done, and in the part that was open when
-// it was taken. On its way it can be given back until it is taken, and made void until its part is
-// sealed. It is in one of these places at a time, so it counts at most once (I2).
+// The life of a unit here: it is given with a plan (GivenUnits of its Round), or assigned later. It
+// is put into the queue when work begins, and taken by the compute thread. Then it is done, and in
+// the part that was open when it was taken. On its way it can be given back until it is taken, and
+// made void until its part is sealed. It is in one of these places at a time, so it counts at most
+// once (I2).
 //
-// The life of a part: open while units are added, sealed with the last one of them, told to the
-// coordinator and announced to the owners, kept until its round is applied here, or closed. Two
-// parts are all that a worker has in a round: whatever is given to it after the first seal goes
-// into the second.
+// The life of a part: it is open while units are added, and sealed with the last one of them. It is
+// told to the coordinator and announced to the owners, and kept until its round is applied here, or
+// closed. Two parts are all that a worker has in a round: whatever is given to it after the first
+// seal goes into the second.
 //
 // Threads: all of this runs on the data thread; the compute thread touches the queue alone, and the
 // buffers that StartWork names.
@@ -46,7 +47,7 @@ class OwnWork {
   void OnPlan(const Plan& plan);
   void OnRevoke(const msg::Revoke& revoke);
   void OnAssign(const msg::Assign& assign);
-  // What was computed for the round is void. Says so; units of it that are given to this worker
+  // All that was computed for the round is void. Says so; units of it that are given to this worker
   // after that are a new beginning, in the parts that are not used up.
   void OnFence(const msg::FenceRound& fence);
   // The round is committed: of its work only what is sealed counts, and nothing of the rounds
@@ -97,9 +98,9 @@ class OwnWork {
   void CheckInvariants() const;
 
  private:
-  // What the compute thread was given last. The queue's counts run ahead of these, by the run that
-  // is being computed and the part that is being sealed; where they are equal the thread holds
-  // nothing (Busy).
+  // The work that the compute thread was given last. The queue's counts run ahead of these, by the
+  // run that is being computed and the part that is being sealed; where they are equal the thread
+  // holds nothing (Busy).
   struct Work {
     std::uint32_t id = 0;  // grows: what is reported of an earlier work is not counted
     RoundId round;         // that it counts for; a later one than `base` once it was carried over
@@ -122,9 +123,9 @@ class OwnWork {
   };
   static constexpr std::size_t kMostSentPieces = 1024;
   static void NoteSent(const SentPiece& piece, std::vector<SentPiece>* sent);
-  // What an owner was told last of a contribution.
-  // `buckets` never more than are final; `round` is another one than the contribution's when that
-  // was carried over since, which the owner has to hear of even if no bucket is new.
+  // The last that an owner was told of a contribution. `buckets` is never more than are final.
+  // `round` is another one than the contribution's when that was carried over since, which the
+  // owner has to hear of even if no bucket is new.
   struct Told {
     RoundId round;
     std::uint32_t buckets = 0;
@@ -162,7 +163,7 @@ class OwnWork {
   };
 
   bool WorksOn(RoundId round) const { return work_ && work_->round == round && !work_->is_void; }
-  // What was given of the round and is waited for: not what is fenced.
+  // Returns what was given of the round and is waited for: not what is fenced.
   GivenUnits* Given(RoundId round);
   GivenUnits* Next(RoundId level, bool committed, RoundId& round);
   void DropGiven(RoundId last);

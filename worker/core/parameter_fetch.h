@@ -41,7 +41,7 @@ class ParameterFetch {
   // This worker itself holds that.
   void OnOwn(const ParametersReady& ready) { heard_[context_.config.self] = ready; }
   void ForgetOwn() { heard_.erase(context_.config.self); }
-  // What the holder said last; null: nothing that is of use.
+  // Returns what the holder said last; null: nothing that is of use.
   const ParametersReady* Heard(const MemberId& holder) const;
 
   template <class Visit>

@@ -1,4 +1,4 @@
-// What this worker's parameters are worth, and the update that is under way on them. The values are
+// The worth of this worker's parameters, and the update that is under way on them. The values are
 // the shell's; here it stands which round they are after.
 //
 // Decides nothing: it holds each change to the rules below, so that no part of the core can leave

@@ -1,7 +1,7 @@
-// What workers say to each other in small messages, and their bytes. Little endian; a kind byte,
-// the fields, then for PartReady and SumReady the floats that ride along. Whoever decodes does not
-// trust: a message that is cut short, too long or out of range is an error, never a crash. What the
-// numbers mean is checked by who takes the message.
+// The small messages that workers send to each other, and their bytes. Little endian; a kind byte,
+// the fields, then for PartReady and SumReady the floats that ride along. The decoder does not
+// trust: a message that is cut short, too long or out of range is an error, never a crash. The
+// receiver of the message checks what the numbers mean.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,9 @@
 
 // In a round without trouble: PartReady from every worker to every owner, once for each few buckets
 // and once when sealed, and SumReady from every owner to every member. MapState once for each
-// connection. Where an attempt is taken from a holder: SumWant to it, SumReady back. Who catches
-// up: StateWant to the donor, StateReady back, StateTaken when it is here; one bucket at a time.
+// connection. Where an attempt is taken from a holder: SumWant to it, SumReady back. A worker that
+// catches up: StateWant to the donor, StateReady back, StateTaken when it is here; one bucket at a
+// time.
 
 namespace lockstep::worker {
 
@@ -126,7 +127,7 @@ struct StateTaken {
 };
 
 // From a holder to all members: it has updated these shards, of as many as the job has, with all
-// rounds before `version`, the last of them as `attempt` has it. Its parameters are in that sum
+// rounds before `version`. The last of them is as `attempt` has it. Its parameters are in that sum
 // buffer, and until the round `version` is decided it has their state as well.
 struct ParametersReady {
   std::uint64_t version = 0;

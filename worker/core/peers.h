@@ -16,10 +16,10 @@
 
 namespace lockstep::worker {
 
-// The life of a peer here: named by Form (or up before that, if it was quicker); up, when its
-// connection is made and proven; mapped, when both ends read each other's memory; gone, when the
-// connection ends; forgotten some rounds later, when nobody reads its memory any more. Left, by the
-// coordinator's word, can come at any time, and ends its connection.
+// The life of a peer here: it is named by Form (or up before that, if it was quicker). It is up,
+// when its connection is made and proven, and mapped, when both ends read each other's memory. It
+// is gone, when the connection ends, and forgotten some rounds later, when nobody reads its memory
+// any more. Left, by the coordinator's word, can come at any time, and ends its connection.
 class Peers {
  public:
   explicit Peers(Context& context) : context_(context) {}

@@ -1,5 +1,5 @@
-// What the coordinator says, before the core acts on it. The control channel has checked
-// that a message keeps what base/messages.h promises of it by itself; here it is checked against
+// Checks what the coordinator says, before the core acts on it. The control channel has checked
+// that a message keeps what base/messages.h promises of it by itself. Here it is checked against
 // what only this worker knows: its layout, its data, what it offered and what came before. Behind
 // this check no handler meets a position that is not in its buffers, or a number that overflows.
 #pragma once
@@ -20,9 +20,9 @@ inline constexpr std::uint64_t kMaxRounds = std::uint64_t{1} << 48;
 inline constexpr std::uint32_t kMaxOwnerWeight = 1u << 16;
 inline constexpr std::size_t kMaxMembers = 4096;
 
-// Not checked here is what may be true by now and was not when it was said, or the other way round:
-// rounds that are over, members that have left, attempts that were replaced. A message that crossed
-// a decision on its way is no breach, and the handlers take it for what it is.
+// It does not check what may be true by now and was not when it was said, or the other way round.
+// Examples are rounds that are over, members that have left, and attempts that were replaced. A
+// message that crossed a decision on its way is no breach, and the handlers take it for what it is.
 class ProtocolCheck {
  public:
   // Both outlive it.
@@ -50,7 +50,7 @@ class ProtocolCheck {
   Status Check(const msg::StateChunk& m);
   Status Check(const msg::Revoke& m) const { return CheckRound(m.round); }
   Status Check(const msg::FenceRound& m) const { return CheckRound(m.round); }
-  // What names no position and no round, or is not for the core.
+  // For messages that name no position and no round, or are not for the core.
   template <class Message>
   Status Check(const Message&) const {
     return {};

@@ -1,10 +1,10 @@
-// The sums of one round, as one attempt at it makes them, on one worker: what may be said about all
-// of them when something fails is decided here, and that they are applied. The shards come by the
+// The sums of one round, as one attempt at it makes them, on one worker. It decides what may be
+// said about all of them when something fails, and that they are applied. The shards come by the
 // attempt's all-reduce (all_reduce.h).
 //
-// In: the commit, what owners say (heard_sums.h), fetches and operations that end, orders of the
-// coordinator to stand in for an owner, to fence the attempt or to take everything from a holder.
-// Out: what the all-reduce does, HoldAnswer, SumWant, and the update of the parameters.
+// In: the commit, what owners say (heard_sums.h), fetches and operations that end. Also in: orders
+// of the coordinator to stand in for an owner, to fence the attempt or to take everything from a
+// holder. Out: what the all-reduce does, HoldAnswer, SumWant, and the update of the parameters.
 //
 // Another attempt is another object.
 #pragma once
@@ -22,14 +22,15 @@
 
 namespace lockstep::worker {
 
-// The life of an attempt on a member: committed; the own shard is reduced when all parts of the
-// commit are here, and published; the other shards come, each from its owner; all held, it may be
-// applied. The own shard stays, for those who are late, until three later rounds are committed.
+// The life of an attempt on a member: it is committed. The own shard is reduced when all parts of
+// the commit are here, and published. The other shards come, each from its owner. When all are
+// held, it may be applied. The own shard stays, for those who are late, until three later rounds
+// are committed.
 //
 // When an owner is silent while others have published, one of these stands in for it
 // (direct_sums.cc). Where that cannot be done, as parts are gone with the owner, the coordinator
-// asks everybody: do you hold all shards? "Yes" means "and others can fetch them from me", "no" is
-// a promise not to apply them, which is what makes it safe to sum the round again, over other parts
+// asks everybody: do you hold all shards? "Yes" means "and others can fetch them from me". "No" is
+// a promise not to apply them. That promise makes it safe to sum the round again, over other parts
 // or by other owners (I1: one result, wherever it is applied). If somebody said yes, this attempt
 // stands: everybody takes what is missing from that holder, and the promises end.
 class RoundSums {
@@ -61,7 +62,7 @@ class RoundSums {
   void OnFetchDone(const Fetcher::Done& done);
   void OnDropped(const Want& want);
   void OnPeerUp(const MemberId& peer);
-  // What was asked of it may be had elsewhere.
+  // The pieces that were asked of it may be had elsewhere.
   void OnPeerDown(const MemberId& peer);
   // True when the operation was of these sums.
   bool OnOpDone(const event::OpDone& done) {
@@ -72,7 +73,7 @@ class RoundSums {
   bool MayApply() const { return !fenced_ && shards_.HoldsAll(); }
   bool applied() const { return applied_; }
   // With optimizer.replicas: all shards that this worker holds are in the own buffer, or it holds
-  // none. What is mapped is copied there first.
+  // none. Mapped sums are copied there first.
   [[nodiscard]] bool InOwnBuffer() { return shards_.InOwnBuffer(); }
   // To be asked only when that is so. The buffer is the caller's from here on; the round counts as
   // applied.
@@ -82,17 +83,17 @@ class RoundSums {
   action::Apply Apply(const std::function<bool(std::uint32_t bucket)>& wanted);
   // Mapped shards changed while they were applied.
   void OnTornApply();
-  // The round is closed, and in the parameters: what others have summed of it is needed no longer,
-  // but where somebody was told that all of it can be had here.
+  // The round is closed, and in the parameters: what others have summed of it is needed no longer.
+  // The exception is where somebody was told that all of it can be had here.
   void KeepOwnOnly();
-  // Who was named as holder has them no longer.
+  // The worker that was named as holder has them no longer.
   bool HolderFailed() const { return holder_ && shards_.gone() && !shards_.HoldsAll(); }
   // The shards cannot be had any more, if the round is closed: why.
   std::optional<std::string> Lost() const;
 
   // Shards are read out of this peer's memory.
   bool Reads(const MemberId& peer) const { return shards_.Reads(peer); }
-  // What the update waits for, for people.
+  // Names, for people, what the update waits for.
   std::string Missing() const;
   std::optional<BufferRange> FindPiece(const PieceName& piece) const;
 

@@ -1,6 +1,6 @@
-// What goes into the worker's core (event::) and what comes out (action::), and the memory
-// it speaks about. The core is pure: the shell turns socket events, completions and the compute
-// thread's reports into events, and carries out the actions in the order given.
+// The events that go into the worker's core (event::), the actions that come out (action::), and
+// the memory it speaks about. The core is pure: the shell turns socket events, completions and the
+// compute thread's reports into events, and carries out the actions in the order given.
 //
 // Threads of the shell. The data thread runs the core and carries out every action that is not
 // marked otherwise, at once. The reduction thread carries out the operations (actions with an `op`)
@@ -36,10 +36,10 @@ inline std::string WordsOf(const msg::Refuse& refuse) {
 // -----------------------------------------------------------------------------------------------
 
 // Contributions: two parts of the open round and of the one before it (which go when that is
-// applied), and a spare one while a served send pins one of them. Sums: the open round, the
-// provisional one, two closed ones (sums are kept for two rounds after theirs is closed, and a late
-// worker takes them in order). Always the first that is free is taken, so that the others are never
-// touched unless they are needed.
+// applied). A spare one serves while a served send pins one of them. Sums: the open round, the
+// provisional one, two closed ones. (Sums are kept for two rounds after theirs is closed, and a
+// late worker takes them in order.) Always the first that is free is taken, so that the others are
+// never touched unless they are needed.
 inline constexpr std::uint32_t kContributionBuffers = 5;
 inline constexpr std::uint32_t kSumBuffers = 4;
 inline constexpr std::uint32_t kStateOutBuffers = 2;
@@ -89,7 +89,8 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// Answer to "may this piece be served?". What was answered stays untouched until event::Served.
+// Answer to "may this piece be served?". The piece that was answered stays untouched until
+// event::Served.
 struct Serve {
   bool have = false;
   BufferRange from;
@@ -138,8 +139,9 @@ struct Served {
 };
 
 // The compute thread reports each run that it took with one RunDone, after its last use of the
-// parameters, also when it left the run off because the queue was void; and each part that it has
-// begun to seal with one PartSealed, after its last write. `work` is that of action::StartWork.
+// parameters. It does so also when it left the run off because the queue was void. It reports each
+// part that it has begun to seal with one PartSealed, after its last write. `work` is that of
+// action::StartWork.
 struct RunDone {
   std::uint32_t work = 0;
   PartIndex part;
@@ -277,7 +279,7 @@ struct StartWork {
   bool on_copy = false;
   float local_rate = 0;  // of the local steps that the work is done in; 0: gradients are summed
   double position = 0;   // of the schedule of the learning rate (Plan)
-  // What became of the parts before, said again until a part is sealed after it: these are in
+  // Says what became of the parts before, again until a part is sealed after it. These are in
   // rounds that the parameters have come through since; other ones never will be. `copied`: the
   // parameters were copied from a peer, so it is not known of any.
   std::vector<SealedPart> applied = {};
@@ -346,9 +348,9 @@ struct TakeParameters {
 struct DropHeldState {
   std::vector<FloatRange> ranges;
 };
-// What is in this buffer, but for `kept` (ascending, apart), is needed no longer, nobody uses it,
-// and from here on other parts of it will be written than until now: its pages go back, so that
-// those of both do not add up. (An arena's cannot.)
+// The content of this buffer, but for `kept` (ascending, apart), is needed no longer, and nobody
+// uses it. From here on other parts of it will be written than until now. Its pages go back, so
+// that those of both do not add up. (An arena's cannot.)
 struct GiveBack {
   BufferId buffer;
   std::vector<FloatRange> kept;
@@ -361,8 +363,8 @@ struct CopySums {
 };
 // Updates the parameters and the optimizer's state in `slices`, then takes the digest of the
 // parameters in bucket `digest_bucket`. Where the program makes the update itself
-// (Layout::Copies::kWhole) the reduction thread only gathers the gradient, and the compute thread
-// does the rest in its own time: operations that do not touch the state go on meanwhile.
+// (Layout::Copies::kWhole) the reduction thread only gathers the gradient. The compute thread does
+// the rest in its own time: operations that do not touch the state go on meanwhile.
 struct Apply {
   std::uint64_t op = 0;
   RoundId round;

@@ -3,7 +3,7 @@
 // thread. It lives on the transport's data thread. step_io.h says what the events and actions mean,
 // docs/reference/protocol.md how a round goes.
 //
-// Nothing is written to a buffer that is served, fetched into or read by an operation: the core
+// Nothing is written to a buffer that is served, fetched into or read by an operation. The core
 // counts those uses and takes a buffer again only when they have ended. Where a peer that does not
 // read keeps a buffer pinned and no other is free, its connection is closed.
 #pragma once
@@ -49,7 +49,8 @@ struct MachineConfig {
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
   RunBound run_bound;                    // of what it computes at once
   std::vector<std::string> transports;   // that this worker offered; empty: whatever comes
-  // What the coordinator may name: positions of the training and test set, samples of one unit.
+  // The bounds of what the coordinator may name: positions of the training and test set, samples of
+  // one unit.
   std::uint64_t train_samples = std::numeric_limits<std::uint32_t>::max();
   std::uint64_t test_samples = std::numeric_limits<std::uint32_t>::max();
   std::uint64_t unit_samples = std::numeric_limits<std::uint32_t>::max();
@@ -86,13 +87,14 @@ class StepMachine {
   StepMachine(StepMachine&&) noexcept;
   StepMachine& operator=(StepMachine&&) noexcept;
 
-  // Time never goes back. The actions are to be carried out, in order, before the next Step. What
-  // the coordinator and peers say may be anything that their decoders let through: a coordinator
-  // that breaks the protocol ends in action::Exit, a peer that does in action::ClosePeer.
+  // Time never goes back. The actions are to be carried out, in order, before the next Step. The
+  // coordinator and peers may say anything that their decoders let through. A coordinator that
+  // breaks the protocol ends in action::Exit, a peer that does in action::ClosePeer.
   Actions Step(Time now, const Event& event);
 
-  // A peer asks for a piece: what may be served. What was answered is pinned until event::Served
-  // with its cookie. To be asked between steps, when the actions of the last have been carried out.
+  // A peer asks for a piece: what may be served. The piece that was answered is pinned until
+  // event::Served with its cookie. To be asked between steps, when the actions of the last have
+  // been carried out.
   Serve OnPieceAsked(const MemberId& peer, const PieceName& piece);
 
   // The units of the open round. The compute thread may call what the queue lists for it, and

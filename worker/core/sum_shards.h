@@ -71,7 +71,7 @@ class SumShards {
 
   // False: not all buffers can be had now.
   [[nodiscard]] bool TakeBuffers();
-  // What is made here is published in it. None: nothing was taken yet.
+  // The sums that are made here are published in it. None: nothing was taken yet.
   const std::optional<BufferId>& buffer() const { return buffer_; }
   const BufferId& Landing() const { return apart_ ? *landing_ : *buffer_; }
   bool apart() const { return apart_; }
@@ -86,8 +86,8 @@ class SumShards {
   void StandIn(const SumShard& shard);
   std::span<const Slice> stood_in_for() const { return stood_in_for_; }
 
-  // What has come already is not asked for again, from whomever it came: all sources have the same
-  // bits (I1).
+  // It does not ask again for what has come already, from whomever it came: all sources have the
+  // same bits (I1).
   void Fetch(const MemberId& from, const MemberId& owner, std::span<const FloatRange> ranges);
   void FetchShard(SumShard& shard, const MemberId& from);
   void OnFetchDone(const Fetcher::Done& done);
@@ -128,9 +128,9 @@ class SumShards {
   const msg::Commit& commit_;
 
   std::vector<SumShard> shards_;
-  // What is made here is in `buffer_`, which is published. What others have made lands apart from
-  // it where that can be given back earlier: not where all of it is passed on, or updated in its
-  // place. Else it is the same buffer, and all that is here is in `have_`.
+  // The sums made here are in `buffer_`, which is published. The sums that others have made land
+  // apart from it where that can be given back earlier: not where all of it is passed on, or
+  // updated in its place. Else it is the same buffer, and all that is here is in `have_`.
   const bool apart_;
   std::optional<BufferId> buffer_;
   std::optional<BufferId> landing_;

@@ -1,5 +1,5 @@
 // The sums of all committed rounds: takes each commit, message, fetch and operation to the attempt
-// that it is of (round_sums.h), and answers for rounds of which nothing is known.
+// that it is of (round_sums.h). It answers for rounds of which nothing is known.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,10 @@
 
 namespace lockstep::worker {
 
-// Messages of peers name (term, round, attempt). What is of another term, or of an attempt that is
-// not the one that stands, is answered as what it is, late or early: remembered where an owner was
-// quicker than the coordinator, else dropped, and never taken for the attempt that stands.
+// Messages of peers name (term, round, attempt). A message of another term, or of an attempt that
+// is not the one that stands, is answered as what it is, late or early. It is remembered where an
+// owner was quicker than the coordinator, else dropped, and never taken for the attempt that
+// stands.
 class Sums {
  public:
   Sums(Context& context, Buffers& buffers, Fetcher& fetcher, const Peers& peers, LiveRounds& rounds,
@@ -53,7 +54,7 @@ class Sums {
   std::optional<std::string> Lost(RoundId round) const;
   // Shards are read out of this peer's memory.
   bool Reads(const MemberId& peer) const;
-  // What the round's update waits for, for people.
+  // Names, for people, what the round's update waits for.
   std::string Missing(RoundId round) const;
   std::optional<BufferRange> FindPiece(const PieceName& piece) const;
 

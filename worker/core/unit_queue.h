@@ -3,14 +3,14 @@
 // is answered at once also in the middle of a slow unit, and each unit is either computed or given
 // back, never both.
 //
-// Runs. A take is of consecutive units, computed together as one batch: as many as the limit of the
-// queue's runs lets it (NextRun), and no more than this worker's own bound. The limit is the plan's
-// and counts units; the bound counts their samples, of whatever plan or appended later.
+// Runs. A take is of consecutive units, computed together as one batch. It has as many as the limit
+// of the queue's runs lets it (NextRun), and no more than this worker's own bound. The limit is the
+// plan's and counts units; the bound counts their samples, of whatever plan or appended later.
 //
-// Parts. Units are added into the gradient sum of the current part. Who computes the last units of
-// the queue begins to seal the part as late as it can: until then units that are appended belong to
-// the part that is open, from then on to the next one, and behind the last part nothing can be
-// appended.
+// Parts. Units are added into the gradient sum of the current part. The thread that computes the
+// last units of the queue begins to seal the part as late as it can. Until then units that are
+// appended belong to the part that is open, from then on to the next one. Behind the last part
+// nothing can be appended.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +26,14 @@
 
 namespace lockstep::worker {
 
-// Why not a mutex: the data thread must answer a revoke whatever the compute thread does, also when
-// that was stopped by its operating system in the midst of a take. With one word either side's
-// exchange succeeds or sees the other's; nobody waits for anybody.
+// Why not a mutex: the data thread must answer a revoke whatever the compute thread does. It must
+// do so also when that thread was stopped by its operating system in the midst of a take. With one
+// word either side's exchange succeeds or sees the other's; nobody waits for anybody.
 //
 // Invariants, of the word: head <= tail <= capacity; head and part only grow between two Resets;
 // tail falls only by a revoke, and never below head. So a unit that was taken is never given back
-// (I2). Each Reset gives the word another turn: how long a run is follows from the limit and the
-// units of its own work, since a take that a Reset overtakes fails and is tried again.
+// (I2). Each Reset gives the word another turn. So the limit and the units of its own work decide
+// how long a run is, since a take that a Reset overtakes fails and is tried again.
 class UnitQueue {
  public:
   enum class TakeKind : std::uint8_t {

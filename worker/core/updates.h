@@ -7,8 +7,8 @@
 // In: commits and sums of the other parts, what peers say of state and parameters, fetches and
 // operations that end, orders to catch up. Out: updates of the parameters, Applied, Level, Behind.
 //
-// Both keep I1: rounds are applied in order, each with all shards of one attempt, and the
-// parameters never change under a unit that reads them or before an evaluation's snapshot.
+// Both keep I1: rounds are applied in order, each with all shards of one attempt. The parameters
+// never change under a unit that reads them or before an evaluation's snapshot.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@
 
 namespace lockstep::worker {
 
-// What updates work with; all of it outlives them.
+// The parts that updates work with; all of them outlive the updates.
 struct UpdatesContext {
   Context& context;
   Buffers& buffers;
@@ -68,7 +68,7 @@ class Updates {
   virtual void OnFetchDone(const Fetcher::Done& done) = 0;
   // True when the operation was of these updates.
   virtual bool OnOpDone(const event::OpDone& done) = 0;
-  // What peers say. An error: it cannot be, or not in a job that updates in this way.
+  // Take what peers say. An error: it cannot be, or not in a job that updates in this way.
   virtual Status OnStateWant(const MemberId&, const StateWant&) { return Unexpected(); }
   virtual Status OnStateReady(const MemberId&, const StateReady&) { return Unexpected(); }
   virtual Status OnStateTaken(const MemberId&, const StateTaken&) { return Unexpected(); }
@@ -96,7 +96,7 @@ class Updates {
 
   // How far the copies are, for people.
   virtual std::string Copied() const { return ""; }
-  // What the parameters wait for beside sums, for people.
+  // Names, for people, what the parameters wait for beside sums.
   virtual std::string Missing() const { return ""; }
   virtual std::optional<BufferRange> FindPiece(const MemberId& peer,
                                                const PieceName& piece) const = 0;
