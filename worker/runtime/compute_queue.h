@@ -40,7 +40,7 @@ struct ProgramUpdate {
   std::uint32_t digest_bucket = 0;
 };
 
-// What the newest commit that has come says of its round.
+// The counts that the newest commit that has come says of its round.
 struct CommittedCounts {
   RoundId round;
   Attempt attempt;
@@ -105,8 +105,8 @@ class ComputeQueue {
   bool BeginSeal() { return queue_->BeginSeal(); }
   // The next coordinator is there: kDetached comes.
   void ExpectDetached();
-  // What comes next is of another core. Its data thread has not begun, that of the one before has
-  // ended.
+  // All that comes next is of another core. Its data thread has not begun, that of the one before
+  // has ended.
   void Reset();
   // True once the run in hand cannot count any more.
   const std::atomic<bool>& cancelled() const { return cancelled_; }

@@ -1,6 +1,6 @@
-// The contribution that the compute thread has in hand: where its gradient is summed, and, where
-// what is exchanged is another memory than that (numbers of 16 bits, or not all of them), how
-// much of the gradient has been put there.
+// The contribution that the compute thread has in hand: where its gradient is summed. Where what is
+// exchanged is another memory than that (numbers of 16 bits, or not all of them), also how much of
+// the gradient has been put there.
 //
 // Not thread-safe: who is told by several threads what is final has a lock.
 #pragma once
@@ -40,7 +40,7 @@ class Contribution {
   void SendEarly(std::uint32_t buckets);
   // All of it is final, and the program does not read it any more. False: some of what is sent are
   // no numbers. Where the gradient itself is what is sent and nobody but its owners sums it
-  // (direct), they find that in the sum, for nothing, and it is not looked for here. (Where partial
+  // (direct), they find that in the sum, for nothing. So it is not looked for here. (Where partial
   // sums are passed on, their last one would not tell whose it was.)
   bool Finish();
 
@@ -48,7 +48,7 @@ class Contribution {
   // sends. As gradient_sample.h.
   std::optional<double> SampledSquares() const;
 
-  // What owners sum is the gradient as it lies.
+  // True when owners sum the gradient as it lies.
   bool SendsGradientItself() const;
   // SendEarly may be called: of numbers of 16 bits on a device all go in Finish, by one kernel.
   bool GoesEarly() const { return SendsGradientItself() || buffers_.memory().on_host(); }
@@ -76,8 +76,8 @@ class Contribution {
   RoundId round_;                   // of it
   BufferId contribution_;
   float* gradient_ = nullptr;
-  // Of that, in contribution_ where it is not summed there: so many buckets, of which the first
-  // ones went early, whether all of their values are numbers there, and how they are rounded.
+  // Of that, so many buckets are in contribution_ where it is not summed there; the first of them
+  // went early. Also whether all of their values are numbers there, and how they are rounded.
   std::uint32_t buckets_ = 0;
   std::uint32_t unsettled_ = 0;
   bool fits_ = true;

@@ -1,6 +1,6 @@
-// What the coordinator says to a worker, on its way from the control thread to the data plane.
-// Before the worker has begun there is no plane: messages wait here, the first of them for whoever
-// called Session::Join. Afterwards each goes through at once.
+// The messages of the coordinator to a worker, on its way from the control thread to the data
+// plane. Before the worker has begun there is no plane: messages wait here, the first of them for
+// whoever called Session::Join. Afterwards each goes through at once.
 //
 // A coordinator that says what it cannot say yet, or too much, is listened to no more.
 #pragma once
@@ -47,7 +47,7 @@ class CoordinatorInbox {
   // Runs `task` in order with what is passed on; false, and does nothing, unless that has begun and
   // Stop was not called.
   bool IfPassing(const std::function<void()>& task);
-  // What still comes is for nobody. Whatever was being passed on is through when it returns.
+  // All that still comes is for nobody. When it returns, all that was being passed on is through.
   void Stop();
 
  private:

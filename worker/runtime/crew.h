@@ -1,5 +1,5 @@
 // The threads that carry out one operation together: who asks for it, and helpers that wait for
-// work in between. What is done, and its bits, do not depend on how many there are.
+// work in between. The work done, and its bits, do not depend on how many there are.
 #pragma once
 
 #include <atomic>
@@ -42,9 +42,9 @@ class Crew {
 };
 
 // How many threads a worker sums and updates with: as many as exchange.threads says. With auto as
-// many as the environment says that each process of the job may use (OMP_NUM_THREADS), or its share
-// of the processors that it may run on, among the workers of its host; at most kMostByItself. Not
-// thread-safe.
+// many as the environment says that each process of the job may use (OMP_NUM_THREADS). Else its
+// share of the processors that it may run on, among the workers of its host; at most kMostByItself.
+// Not thread-safe.
 class CrewSize {
  public:
   // More seldom gain anything: the memory is what they wait for.

@@ -1,8 +1,8 @@
-// Between the core's fetches and those of one transport. The core keeps to its window,
-// but a transport may refuse for a while still: what was given up is unanswered until the peer has
-// answered it, and there is a bound on that. A refused fetch waits here and is tried again when
-// something of that peer has completed, and every few milliseconds. A peer that answers nothing for
-// the whole patience while fetches wait is closed.
+// Between the core's fetches and those of one transport. The core keeps to its window, but a
+// transport may refuse for a while still. A fetch that was given up is unanswered until the peer
+// has answered it, and there is a bound on unanswered ones. A refused fetch waits here and is tried
+// again when something of that peer has completed, and every few milliseconds. A peer that answers
+// nothing for the whole patience while fetches wait is closed.
 //
 // At most the core's window of fetches waits for each peer. The transport's data thread.
 #pragma once

@@ -1,6 +1,6 @@
-// How the gradient is cut into buckets, and how many of them are final in the run in hand: blocks
-// become final in any order, a bucket with the last of its blocks, and buckets count from the first
-// one on, in the layout's order, since "the first n" is what owners are told. So an order of blocks
+// How the gradient is cut into buckets, and how many of them are final in the run in hand. Blocks
+// become final in any order, a bucket with the last of its blocks. Buckets count from the first one
+// on, in the layout's order, since "the first n" is what owners are told. So an order of blocks
 // that is not the one that was announced costs time where it differs by more than buckets, and is
 // never wrong.
 //

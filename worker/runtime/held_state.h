@@ -3,15 +3,15 @@
 // those of what is held are touched.)
 //
 // Each shard has a block: the numbers of its slices in the order of the parameters, for each of the
-// optimizer's tensors, one behind the other. A block is there once it is used. What comes from
-// other workers or out of a checkpoint lies in the host's memory until the shard is first updated:
-// most of what comes is never updated here (of a checkpoint that is resumed or gathered, all shards
-// come to one worker), and a device has no room for it.
+// optimizer's tensors, one behind the other. A block is there once it is used. State that comes
+// from other workers or out of a checkpoint lies in the host's memory until the shard is first
+// updated. Most of it is never updated here, and a device has no room for it. (Of a checkpoint that
+// is resumed or gathered, all shards come to one worker.)
 //
 // Threads. The data thread calls what is marked so, the reduction thread ToDevice; the rest is for
-// both. What is of one shard is not asked for by two at once, as the core sees to (holdings.h), but
-// for what is served, which may be updated, moved or dropped meanwhile: its bytes are then of no
-// use, and its memory stays.
+// both. Two threads do not ask for the same shard at once, as the core sees to (holdings.h). The
+// exception is state that is served, which may be updated, moved or dropped meanwhile: its bytes
+// are then of no use, and its memory stays.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,8 @@ class HeldState {
   HeldState(const HeldState&) = delete;
   HeldState& operator=(const HeldState&) = delete;
 
-  // What of a range is one shard's: it lies together, from number `at` of each of its tensors on.
+  // The part of a range that is one shard's: it lies together, from number `at` of each of its
+  // tensors on.
   struct Part {
     std::uint32_t shard = 0;
     FloatRange range;
@@ -55,8 +56,8 @@ class HeldState {
   // is no room for it.
   float* ToDevice(std::uint32_t shard);
 
-  // Tensors count from 1 on, as those of BufferKind::kState. What nobody has stored is zero. A
-  // DeviceError where the host has no room for it.
+  // Tensors count from 1 on, as those of BufferKind::kState. State that nobody has stored is zero.
+  // A DeviceError where the host has no room for it.
   void Store(std::uint32_t tensor, std::uint64_t offset_bytes, std::span<const std::byte> bytes);
   // All of a tensor, to as many numbers as there are parameters.
   void Read(std::uint32_t tensor, float* to);
@@ -71,8 +72,8 @@ class HeldState {
   };
   Result<Place> Find(transport::Transport& transport, std::uint32_t tensor,
                      const FloatRange& range);
-  // What was moved or dropped and nobody uses any more: its memory, to be given back by whoever may
-  // wait for the device. The data thread's.
+  // Returns the memory of what was moved or dropped and nobody uses any more. A thread that may
+  // wait for the device is to give it back. The data thread's.
   std::vector<std::shared_ptr<const void>> Collect(transport::Transport& transport);
   // Another transport is used from here on.
   void ForgetRegions();

@@ -19,7 +19,7 @@ class HostScratch {
   HostScratch(const HostScratch&) = delete;
   HostScratch& operator=(const HostScratch&) = delete;
 
-  // Of at least so many floats, until the next call. What was there is lost where it grows.
+  // Of at least so many floats, until the next call. The old content is lost where it grows.
   float* Need(std::size_t floats) {
     if (floats <= floats_) return data_;
     Free();

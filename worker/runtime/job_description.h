@@ -1,6 +1,6 @@
-// What a program says of the model and the data that it trains, and what of that cannot be: the
-// coordinator would close the connection, or no checkpoint could hold it. Called in the compute
-// thread; errors are ErrorCode::kInvalid, in words for who wrote the program.
+// The program's description of the model and the data that it trains, and a check for what of that
+// cannot be. The coordinator would close the connection, or no checkpoint could hold it. Called in
+// the compute thread; errors are ErrorCode::kInvalid, in words for who wrote the program.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ namespace lockstep::worker {
 
 class ExchangeMemory;
 
-// What is trained, as far as the exchange must know it.
+// The description of what is trained, as far as the exchange must know it.
 struct JobDescription {
   std::uint64_t parameter_count = 0;  // FP32 values in model order
-  // Sizes of consecutive runs of parameters, in model order, whose gradients become final together;
-  // the backward pass is expected to finish them in `finish_order` (indices into `blocks`), in
+  // Sizes of consecutive runs of parameters, in model order, whose gradients become final together.
+  // The backward pass is expected to finish them in `finish_order` (indices into `blocks`), in
   // which buckets are laid out. Where it finishes them otherwise, what is final behind what is not
   // waits.
   std::vector<std::uint64_t> blocks;
@@ -41,32 +41,32 @@ struct JobDescription {
   bool own_parameters = false;
   // Optional, for a trainer that keeps the gradient sum elsewhere, as on a GPU, and writes it to
   // Work::gradient only where EndsPart says so. Called by Next or Done, with that memory, when a
-  // contribution ends otherwise: what would have been its last units was taken back after the sum
-  // was begun, or the run was paced. With it the memory is not zeroed beforehand.
+  // contribution ends otherwise. Then its would-be last units were taken back after the sum was
+  // begun, or the run was paced. With it the memory is not zeroed beforehand.
   std::function<void(std::span<float>)> collect;
   // Optional, for a trainer that computes in the memory of a device: where the gradients, the
   // parameters and the optimizer's state are to be. Work::parameters and Work::gradient then lie
-  // there, for the device alone to read and write; the gradient is not zeroed beforehand, and is
-  // complete on the device when Done or BlockFinal is called, as what an update changes is at
-  // UpdateDone.
+  // there, for the device alone to read and write. The gradient is not zeroed beforehand, and is
+  // complete on the device when Done or BlockFinal is called. Likewise all that an update changes
+  // is complete there at UpdateDone.
   std::shared_ptr<ExchangeMemory> memory;
-  // With optimizer.name = custom the program makes the updates itself (Work::Kind::kUpdate), and
+  // With optimizer.name = custom the program makes the updates itself (Work::Kind::kUpdate). It
   // keeps so many times the parameters' size of state, zero before the first update, the same on
-  // every worker. nullopt: it cannot, and Begin refuses such a job. Without that name it does not
-  // matter.
+  // every worker. With nullopt it cannot, and Begin refuses such a job. Without that name it does
+  // not matter.
   std::optional<std::uint32_t> update_state_tensors;
   // Parameters that the job's own rules update with a rate, weight decay or momentum of their own.
   // Together parameter_count; empty: all are alike. The same on every worker, which is checked.
   ParameterGroups groups = {};
   // Some parameters are running statistics: they travel with the gradients, as they are.
   bool averages = false;
-  // What this worker computes at once at most, however much is given to it: samples, so that its
-  // memory is enough, and units, of which 1 makes each a run of its own. A unit is never divided;
-  // where job.units is auto it has no more samples than any worker's bound. Another worker's may be
-  // another.
+  // The most that this worker computes at once, however much is given to it. The bound of samples
+  // keeps its memory enough; of the bound of units, 1 makes each a run of its own. A unit is never
+  // divided; where job.units is auto it has no more samples than any worker's bound. Another
+  // worker's may be another.
   RunBound run_bound;
-  // The samples. Workers whose digests differ cannot be in one job. What else must be the same may
-  // stand behind that of the data, each after "; ": the message names what differs.
+  // The samples. Workers whose digests differ cannot be in one job. Other facts that must be the
+  // same may stand behind that of the data, each after "; ": the message names what differs.
   std::string dataset_digest;
   std::uint64_t train_samples = 0;
   std::uint64_t test_samples = 0;

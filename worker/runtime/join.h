@@ -31,9 +31,9 @@ struct Joined {
   JobConfig config;  // with this worker's overrides
 };
 
-// Blocks. The channel has a link afterwards, unless there is an error. What the coordinator says
-// behind its welcome waits in the channel's inbox. Errors are one line for people; kTryAgain and
-// kRefused: the coordinator refuses this worker.
+// Blocks. The channel has a link afterwards, unless there is an error. All that the coordinator
+// says behind its welcome waits in the channel's inbox. Errors are one line for people; kTryAgain
+// and kRefused: the coordinator refuses this worker.
 Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
                     std::function<msg::RunInHand()> run_in_hand);
 

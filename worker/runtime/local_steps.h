@@ -1,12 +1,12 @@
 // Local SGD (policy `local`): the steps that a worker takes on its own between two averages. Each
 // round begins with the common parameters and an empty optimizer state, so what a part comes to
 // depends on the parameters and the units alone. The contribution is the way that was gone, base
-// minus local parameters, times what the part counts for (its samples, or what the program says):
-// the weighted mean of such contributions leads from the base to the average of the local
+// minus local parameters, times what the part counts for (its samples, or what the program says).
+// The weighted mean of such contributions leads from the base to the average of the local
 // parameters.
 //
 // Sources: parameter averaging, Zinkevich et al., NIPS 2010, algorithm 3, and McMahan et al.,
-// AISTATS 2017, algorithm 1 (weighted by samples); the outer step with a rate and momentum as in
+// AISTATS 2017, algorithm 1 (weighted by samples). The outer step with a rate and momentum is as in
 // SlowMo, Wang et al., ICLR 2020, algorithm 1.
 //
 // The compute thread's own; not thread-safe.

@@ -1,4 +1,4 @@
-// What a worker has open to others, for people. Pure: facts in, words out.
+// Tells people what a worker has open to others. Pure: facts in, words out.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ Status CheckDataHost(const std::string& host, bool has_secret);
 // One line: each port, and who may connect there.
 std::string Describe(const OpenPorts& open);
 
-// What UCX with a listener means. `rdma`: this host has a port of RDMA that works.
+// Says what UCX with a listener means. `rdma`: this host has a port of RDMA that works.
 std::string UcxWarning(const OpenPorts& open, bool rdma);
 
 }  // namespace lockstep::worker

@@ -94,7 +94,7 @@ class OpenTransport final : public transport::Handler {
     MemberId member;
     bool measured = false;
     bool announced = false;
-    // What it said before the core was told of it: messages may overtake the probe of the peer
+    // Its messages from before the core was told of it: messages may overtake the probe of the peer
     // that sends them. At most kEarlyBytes.
     std::vector<std::vector<std::byte>> early;
     std::size_t early_bytes = 0;

@@ -1,6 +1,6 @@
-// Operations one at a time, in the order in which they are asked for: on another thread, or, where
-// one is small and none is under way, at once on the thread that asks, since handing it over and
-// hearing back takes two wake-ups. One that goes on elsewhere does not keep the next from
+// Operations one at a time, in the order in which they are asked for, on another thread. Where one
+// is small and none is under way, it runs at once on the thread that asks, since handing it over
+// and hearing back takes two wake-ups. One that goes on elsewhere does not keep the next from
 // beginning.
 #pragma once
 

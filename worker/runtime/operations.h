@@ -1,5 +1,5 @@
-// What the reduction thread does, and the data thread where it is little: sums, copies and digests,
-// as the core asks for them, and updates (updating.h).
+// The operations of the reduction thread, and of the data thread where they are little: sums,
+// copies and digests, as the core asks for them, and updates (updating.h).
 #pragma once
 
 #include <atomic>
@@ -49,7 +49,7 @@ class Operations {
   // How many threads carry out a large operation together, on the host's memory. Any thread.
   void UseThreads(std::size_t threads) { passes_.UseThreads(threads); }
 
-  // What is copied from others changes the state, too. Any thread.
+  // A copy from others changes the state, too. Any thread.
   void NoteStateWritten() { changes_.fetch_add(1, std::memory_order_relaxed); }
 
   // At once, while no operation is under way on what it names.

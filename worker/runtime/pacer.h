@@ -1,9 +1,9 @@
-// Makes runs of units take longer than they did: to emulate an accelerator on a small machine
-// (`emulate.unit_time`, a floor of time for each unit) and to slow a worker down on purpose
-// (`--slowdown`). The time is spent asleep, as a CPU sleeps while a GPU works. A run lasts as long
-// as its units one after the other, each with an equal part of the time that computing took.
+// Makes runs of units take longer than they did. One purpose is to emulate an accelerator on a
+// small machine (`emulate.unit_time`, a floor of time for each unit). The other is to slow a worker
+// down (`--slowdown`). The time is spent asleep, as a CPU sleeps while a GPU works. A run lasts as
+// long as its units one after the other, each with an equal part of the time that computing took.
 //
-// The emulated accelerator does not notice that the host woke late: where a run ended with a sleep
+// The emulated accelerator does not notice that the host woke late. Where a run ended with a sleep
 // from which the thread woke a little late, the next run of the round counts as begun as much
 // earlier. So lateness does not add up over a round. A run whose computing alone took longer than
 // it should is not made up for: the floor is one of each unit.
@@ -48,7 +48,7 @@ class Pacer {
   void LeaveOut(Duration spent);
   // The run's computing is done. Returns when the run has lasted as long as it has to: when it
   // counts as ended. With `cancelled` it ends before, but not before a stall that is in force has
-  // ended (SlowdownModel::Stall, pauses): a machine that stands still does so whatever becomes of
+  // ended (SlowdownModel::Stall, pauses). A machine that stands still does so whatever becomes of
   // the run. With `ended` it ends at once.
   Time Pace(const std::atomic<bool>& cancelled, const std::atomic<bool>& ended);
   // After that: when each unit of the run was done, as far as can be said. Slow-downs speak of

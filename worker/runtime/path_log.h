@@ -1,4 +1,4 @@
-// What a worker says of the paths to its peers: into its log, and to the coordinator.
+// Reports the paths from a worker to its peers: into its log, and to the coordinator.
 #pragma once
 
 #include <map>
@@ -25,12 +25,12 @@ class PathLog {
   void NoArena(std::string why) { no_arena_ = std::move(why); }
   // This worker has no UCX to offer, and why.
   void NoUcx(std::string why) { setup_.facts.no_ucx = std::move(why); }
-  // What of this machine decides over paths, once.
+  // Logs, once, what of this machine decides over paths.
   void Machine(const transport::Capabilities& library) const;
   // Which peers are on this host.
   void NoteHosts(const msg::Form& form);
   // Assesses and logs the path to each peer that was reached over `active` and measured, or that it
-  // was not; adds to `reached` what was measured and what there is to say, with what is done to
+  // was not. Adds to `reached` what was measured and what there is to say, with what is done to
   // gradients on the way. Returns why this worker is unfit; empty: it is not.
   std::string Assess(const OpenTransport& active, const PeerMapper& mapper, msg::Reached& reached);
 

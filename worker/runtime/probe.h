@@ -47,7 +47,7 @@ class Probe {
   // `done` gets the GB/s (0 when it could not be measured), once, unless the peer goes down before.
   void Start(transport::PeerId peer, std::function<void(double)> done);
   void OnPeerDown(transport::PeerId peer) { runs_.erase(peer); }
-  // What is still awaited of a peer, in words; empty when nothing is.
+  // Says, in words, what is still awaited of a peer; empty when nothing is.
   std::string Unfinished(transport::PeerId peer) const;
   // A fetch that is not the probe's: false.
   bool OnFetchDone(transport::FetchId fetch, FetchStatus status);

@@ -21,7 +21,7 @@ struct RoundTimes {
   Time taken = {};      // all shards can be read, and the update begins
   Time applied = {};    // the parameters are updated
   // Bytes of contributions and sums that were copied to this worker, through a transport, with a
-  // message or out of a mapping. What is read where it lies is not copied.
+  // message or out of a mapping. Bytes that are read where they lie are not copied.
   std::uint64_t copied = 0;
 };
 

@@ -24,7 +24,7 @@ class SampleOrder {
 // A run's samples: by positions in the epoch's order, and which they are.
 class RunSamples {
  public:
-  // What it shows afterwards lies in `order` where the units follow each other.
+  // The samples that it shows afterwards lie in `order` where the units follow each other.
   void Take(std::span<const Unit> units, std::span<const std::uint32_t> order);
   std::span<const SampleRange> ranges() const { return ranges_; }
   std::span<const std::uint32_t> samples() const { return samples_; }

@@ -1,6 +1,6 @@
 // The run of units that the compute thread is in, as other threads see it: how long it lasts, for
-// the coordinator's pings, and, once this worker is out of the job, whether the thread comes back.
-// A thread that does not is hung: nobody can end it but by ending the process.
+// the coordinator's pings. Once this worker is out of the job, it tells whether the thread comes
+// back. A thread that does not is hung: nobody can end it but by ending the process.
 //
 // Invariant: at most one watching thread; it holds no lock while it calls `on_hung`.
 #pragma once

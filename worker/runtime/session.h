@@ -22,8 +22,9 @@
 //
 // Threads. All calls come from one thread, the compute thread, except Interrupt and BlockFinal.
 // Inside, a session has three threads of its own: control (the coordinator's channel), data (the
-// transport and the core; it serves peers whatever the compute thread does) and reduction (sums,
-// updates, digests). A child that is forked off may do nothing with a session but drop it.
+// transport and the core) and reduction (sums, updates, digests). The data thread serves peers
+// whatever the compute thread does. A child that is forked off may do nothing with a session but
+// drop it.
 #pragma once
 
 #include <atomic>
@@ -59,7 +60,7 @@ struct SessionOptions {
   bool require_gpudirect = false;  // ends, unfit, where a peer on another host is reached otherwise
   std::string data_host;  // address that peers connect to; empty: that of the coordinator's channel
   std::map<std::string, std::string> overrides;  // config keys that differ by host, as "data.path"
-  // What this program says of the job, INI text. All workers must say the same; it holds where the
+  // This program's settings of the job, INI text. All workers must say the same; it holds where the
   // coordinator's own config does not (--config-from-workers), see config().
   std::string settings;
   std::vector<SlowdownSpec> slowdowns;  // those that speak of this worker hold, multiplied
@@ -78,8 +79,8 @@ struct SessionOptions {
 struct Work {
   // kUpdate: a round is committed, and its update is the program's to make. All workers must come
   // to the same bits; a worker whose parameters differ from the majority's is put behind. All of
-  // the update that is to outlive it, as step counts and moments, goes into `update` and `state`,
-  // which checkpoints and copies for workers that join have; what is kept elsewhere is not theirs.
+  // the update that is to outlive it, as step counts and moments, goes into `update` and `state`.
+  // Checkpoints and copies for workers that join have these; what is kept elsewhere is not theirs.
   enum class Kind : std::uint8_t { kTrain, kEvaluate, kUpdate, kEnd, kNone };
   Kind kind = Kind::kEnd;
 
@@ -93,9 +94,9 @@ struct Work {
   std::span<const SampleRange> ranges;
   std::span<const std::uint32_t> samples;
   std::uint32_t units = 0;
-  // kTrain: what the next run is likely to be, none or of the same epoch; a hint for who prepares
-  // samples while a device is at work (JobDescription has `collect` or `memory`). Valid as
-  // `samples`.
+  // kTrain: what the next run is likely to be, none or of the same epoch. It is a hint for programs
+  // that prepare samples while a device is at work (JobDescription has `collect` or `memory`).
+  // Valid as `samples`.
   std::span<const SampleRange> next_ranges;
   std::span<const std::uint32_t> next_samples;
   // The parameters to use: of the last round, or of the evaluated one. Valid until Done /
@@ -111,15 +112,16 @@ struct Work {
   // (JobDescription::update_state_tensors), which nobody else reads or writes until UpdateDone.
   std::span<float> update;
   std::span<float> state;
-  // kUpdate: by the schedule; of a step that the update is (samples / job.global_batch with
-  // optimizer.linear_scaling, else 1); how many samples it is of; the sum of all fractions so far,
-  // this one included, rounded up.
+  // kUpdate: the rate by the schedule; the fraction of a step that the update is (samples /
+  // job.global_batch with optimizer.linear_scaling, else 1); how many samples it is of. Then
+  // the sum of all fractions so far, this one included, rounded up.
   float learning_rate = 0;
   float fraction = 1;
   std::uint64_t update_samples = 0;
   std::uint64_t steps = 0;
-  // kTrain, kUpdate: where the schedule is before this round: updates of whole rounds, in a job
-  // that ends by its epochs by the samples that were counted, however many rounds those took.
+  // kTrain, kUpdate: where the schedule is before this round: updates of whole rounds. In a job
+  // that ends by its epochs it goes by the samples that were counted, however many rounds those
+  // took.
   double schedule_position = 0;
   // kTrain: nothing was added to that sum yet, it begins at zero.
   bool first = false;
@@ -148,7 +150,7 @@ struct Work {
   bool unfit = false;  // failed, because this worker's host or options do not allow it to take part
   bool left = false;   // this worker left before the job's end: Interrupt, or it was asked to
   // kEnd: `parameters` (where Begin had come so far; until the session ends) are those that the job
-  // ended with, on all its workers the same bits; `params_digest` is their SHA-256 in hex, as in
+  // ended with, on all its workers the same bits. `params_digest` is their SHA-256 in hex, as in
   // summary.json (empty where the coordinator did not wait for it). Else `not_final` says why not.
   bool final_parameters = false;
   std::string params_digest = {};
@@ -160,13 +162,14 @@ struct Work {
 struct UnitResult {
   std::uint64_t samples = 0;
   double loss_sum = 0;
-  // What the gradient sum and the loss sum count for in the round's mean, which is both sums
-  // divided by this one over all runs that are committed: nullopt is the samples; tokens where the
-  // loss is one of tokens. At most kMaxRunDivisor; 0 for a run that counts for nothing.
+  // The count of the gradient sum and the loss sum in the round's mean: the mean is both sums
+  // divided by this one over all runs that are committed. With nullopt it is the samples; give
+  // tokens where the loss is one of tokens. At most kMaxRunDivisor; 0 for a run that counts for
+  // nothing.
   std::optional<std::uint64_t> divisor = std::nullopt;
-  // For who watches the job, and for what its stragglers are slow at: of the time since Next gave
-  // the run, how long the program waited for the samples, and how many lie ready for later runs.
-  // nullopt: it does not say.
+  // For people who watch the job, and for what its stragglers are slow at. Of the time since Next
+  // gave the run, how long the program waited for the samples, and how many lie ready for later
+  // runs. With nullopt it does not say.
   std::optional<Duration> waited = std::nullopt;
   std::optional<std::uint64_t> samples_ahead = std::nullopt;
 };
@@ -174,7 +177,7 @@ struct UnitResult {
 class Session;
 
 // Ends a session; leaves the job if it is still on. In a child that was forked off meanwhile (a
-// data loader's worker that returns from main) it does nothing: the session's threads are not
+// data loader's worker that returns from main) it does nothing. The session's threads are not
 // there, and its locks may be held for ever.
 class SessionEnd {
  public:
@@ -206,9 +209,9 @@ class Session {
   // The same for at most so long, then kNone: for a loop that has to look after other things too,
   // as an interpreter after Ctrl-C.
   virtual Work NextWithin(Duration limit) = 0;
-  // Whether the run in hand is the last of its contribution, decided as late as can be, because
-  // work that is given to this worker until then still belongs to it. To be asked when the first
-  // block's gradient is about to become final. Once true it stays true until Done.
+  // Whether the run in hand is the last of its contribution, decided as late as can be: work that
+  // is given to this worker until then still belongs to it. To be asked when the first block's
+  // gradient is about to become final. Once true it stays true until Done.
   virtual bool EndsPart() = 0;
   // The gradient of a block (index into JobDescription::blocks) does not change any more in this
   // run; without effect where the run is not the last of its contribution (EndsPart). In any order,
@@ -219,11 +222,11 @@ class Session {
   // job emulates unit times or this worker is slowed down.
   virtual void Done(const UnitResult& result) = 0;
   // In a run, before Done: a number about its samples. A mean is given as its sum over `samples` of
-  // them, and divided by all samples of the round for which it was logged; each counts as often as
+  // them, and divided by all samples of the round for which it was logged. Each counts as often as
   // its gradient, which is once or not at all. Refused with one line: a name that is empty, too
-  // long, not printable or beyond kMaxMetrics of them, one that was logged in this run, a mean over
-  // more samples than the run has. Of more names in a round, over all workers, those that come last
-  // are left out.
+  // long, not printable or beyond kMaxMetrics of them, or one that was logged in this run. Refused
+  // too: a mean over more samples than the run has. Of more names in a round, over all workers,
+  // those that come last are left out.
   virtual Status Log(Metric metric) = 0;
   // `correct`: of the samples of Work::range, at most all.
   virtual void EvaluationDone(double loss_sum, std::uint64_t correct) = 0;
@@ -231,8 +234,8 @@ class Session {
   virtual void UpdateDone() = 0;
 
   // The memory of Work::parameters or Work::gradient, at `at`, stays as long as what is returned,
-  // also beyond Done and the session's end: for who hands out references that he does not count.
-  // What is in it is for Work to say; after Done others write there. After Begin.
+  // also beyond Done and the session's end. It is for programs that hand out references that they
+  // do not count. Work says what is in it; after Done others write there. After Begin.
   virtual std::shared_ptr<const void> Keep(const float* at) = 0;
 
   // True once the result of the current run cannot count any more; a compute loop may look at it
@@ -253,7 +256,7 @@ class Session {
   virtual void Back() = 0;
 
   // Ends the job for all workers, which has completed then, with the round that was committed last:
-  // Next returns kEnd soon, with its parameters. What is in hand counts no more, also where Done is
+  // Next returns kEnd soon, with its parameters. The run in hand counts no more, also where Done is
   // called for it. The compute thread, after Begin.
   virtual void Stop(std::string reason) = 0;
 };

@@ -1,6 +1,6 @@
-// What a session computes and exchanges with, made out of the job's config and of what the program
-// says of its model: the optimizer, the buckets and the buffers. Errors are ErrorCode::kInvalid, or
-// say what of the memory cannot be had.
+// The parts that a session computes and exchanges with, made out of the job's config and of what
+// the program says of its model. These are the optimizer, the buckets and the buffers. Errors are
+// ErrorCode::kInvalid, or say what of the memory cannot be had.
 #pragma once
 
 #include <cstdint>

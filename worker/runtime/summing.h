@@ -1,5 +1,5 @@
 // Sums of contributions in the form that the job exchanges: all numbers in FP32 or 16 bits
-// (exchange.dtype), or few of them (exchange.compression); and how the last two are read again.
+// (exchange.dtype), or few of them (exchange.compression). Also how the last two are read again.
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,8 @@ class TransportSet {
   // Makes `to`, which is not the active one, that. `first` runs on its thread before any event and
   // any task.
   void Activate(OpenTransport& to, std::function<void()> first);
-  // The job has begun, over the active one and for good. What else was offered is open in vain.
+  // The job has begun, over the active one and for good. The others that were offered are open in
+  // vain.
   void CloseOthers();
 
   // Ends all of them. No callback runs after it.

@@ -1,5 +1,5 @@
 // Updates of the parameters and the optimizer's state by the sums of a round's gradients, in the
-// form that the job exchanges them (summing.h), clipped where optimizer.clip says so.
+// form that the job exchanges them (summing.h). They are clipped where optimizer.clip says so.
 //
 // Threads: the one whose operations they are; large ones share their pieces out (passes.h).
 // Ownership: all that it is made with outlives it. Errors: sources that are not there, or not any
@@ -65,7 +65,7 @@ class Updating {
                   const std::function<void(const AsideRoom::Aside&)>& work);
   // Calls with piece after piece of the parameters and the gradient's sums for them: the product of
   // what is summed, which is one factor, with the other one. Any threads, each on pieces of its
-  // own. What is summed is kept.
+  // own. The summed factor is kept.
   void ForFactored(const action::Apply& apply, const std::vector<OpenSource>& sources,
                    const std::function<void(const FloatRange&, const float*)>& use);
   // The state's parameters in `range` by sums that have to be widened.

@@ -1,18 +1,17 @@
 // The memory of a worker: parameters, optimizer state, contributions, sums and what is fetched.
 // step_io.h says what each kind of buffer is for; docs/reference/memory.md has their sum.
-// Contributions, sums and staging are of the type and in the form that the job exchanges; where
+// Contributions, sums and staging are of the type and in the form that the job exchanges. Where
 // that is not all of the gradient in FP32 there is a buffer more, in which the gradient is summed
-// until it is sealed, or, where part of it is kept, three: what is kept, and one for each part of a
-// round.
+// until it is sealed. Where part of the gradient is kept, there are three more: what is kept, and
+// one for each part of a round.
 //
-// All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's, but
-// for the snapshot of a checkpoint and state that is passing through (held_state.h), which are the
-// host's. Contributions and sums lie in the arena
-// when peers map it; a page of them takes memory once it was written, on a device a spare one of
-// them when it is first used. Staging is made when the first piece of a contributor comes, so never
-// for one that is mapped; on the host it takes memory where it is written: the slices that this
-// worker owns. What others have summed lies in memory that is made when the first of it comes, and
-// never where all others are mapped.
+// All of it lies in one kind of memory (memory/exchange_memory.h), the host's or a device's. Only
+// the snapshot of a checkpoint and state that is passing through (held_state.h) are always the
+// host's. Contributions and sums lie in the arena when peers map it. A page of them takes memory
+// once it was written, on a device a spare one of them when it is first used. Staging is made when
+// the first piece of a contributor comes, so never for one that is mapped. On the host it takes
+// memory where it is written: the slices that this worker owns. The sums that others have made lie
+// in memory that is made when the first of them comes, and never where all others are mapped.
 #pragma once
 
 #include <cstddef>
@@ -44,9 +43,9 @@ std::string BlockName(const BufferId& buffer);
 
 class WorkerBuffers {
  public:
-  // Of what only parts will be touched: of sums those of the own shard, with what others have
-  // summed beside them (MachineConfig::sums_apart); of state, and of sums with it, what this worker
-  // holds (optimizer.replicas).
+  // Kinds of which only parts will be touched. Of sums it is those of the own shard, with what
+  // others have summed beside them (MachineConfig::sums_apart). Of state, and of sums with it, it
+  // is what this worker holds (optimizer.replicas).
   enum class Parts : std::uint8_t { kNone, kSums, kSumsAndState };
 
   // `memory`: of a device; null: the host's. `arena`: make one for peers on this host. `type`: of
@@ -64,11 +63,12 @@ class WorkerBuffers {
   transport::Arena* arena() { return arena_ ? &*arena_ : nullptr; }
   std::size_t ArenaBlock(const BufferId& buffer) const;
 
-  // Any thread; the memory stays where it is. Who may read and write it: step_io.h. On a device it
-  // is for memory() alone to follow the pointer.
+  // Any thread; the memory stays where it is. For who may read and write it see step_io.h. On a
+  // device it is for memory() alone to follow the pointer.
   std::byte* Data(const BufferId& buffer);
   // Its content is needed no longer, but for `kept` (numbers of it; ascending, apart), and nobody
-  // uses it. What takes memory of it is given back, where it is not an arena's. Any thread.
+  // uses it. The part of it that takes memory is given back, where it is not an arena's. Any
+  // thread.
   void GiveBack(const BufferId& buffer, std::span<const FloatRange> kept = {});
   // Of one that is FP32.
   float* At(const BufferId& buffer);
@@ -90,9 +90,9 @@ class WorkerBuffers {
                                               : nullptr;
   }
 
-  // What takes memory now, and what did when it was the most of all times that were noted. Memory
-  // grows, but for snapshots that are dropped, so it is noted when those have been taken, and at
-  // the end. Any thread.
+  // Returns what takes memory now, and what did when it was the most of all times that were noted.
+  // Memory grows, but for snapshots that are dropped, so it is noted when those have been taken,
+  // and at the end. Any thread.
   MemoryAccount Backed();
   void NoteAccount();
   MemoryAccount peak();
@@ -104,11 +104,11 @@ class WorkerBuffers {
   // Snapshots of tensors, 0: the parameters. kCheckpoint: in the host's memory. Any thread, but not
   // two for the same one.
   //
-  // Where the tensor as it is after `update` is to be copied to; null: there is nothing to do,
-  // because the other kind has that very copy, which is now both's. (kCompute is never shared.)
+  // Where the tensor as it is after `update` is to be copied to; with null there is nothing to do,
+  // because the other kind has that very copy. It is now both's. (kCompute is never shared.)
   float* BeginSnapshot(std::uint32_t tensor, action::SnapshotKind kind, std::uint64_t update);
   const float* snapshot(std::uint32_t tensor, action::SnapshotKind kind);
-  // What is counted as updates from here on has nothing to do with what was.
+  // Updates that are counted from here on have nothing to do with those counted before.
   void ForgetSnapshots();
   // Nobody reads it any more.
   void DropSnapshot(std::uint32_t tensor, action::SnapshotKind kind);
@@ -134,7 +134,7 @@ class WorkerBuffers {
   // One that has no memory before it is used. On the host all have pages, which take memory when
   // they are touched.
   bool IsSpare(const BufferId& buffer) const;
-  // Of which few pages are touched.
+  // True for a buffer of which few pages are touched.
   bool HoldsFactors(const BufferId& buffer) const {
     return has_factors_ && buffer.kind == BufferKind::kState && buffer.index == state_tensors_;
   }
