@@ -107,7 +107,8 @@ void StepWorker::Do(const action::Detached& a) {
   StepWorker* const worker = next.get();
   host_->GoOnAs(std::move(next));
   worker->Begin(welcome, before);
-  if (next_gone_ && worker->OnCoordinatorGone("connection reset")) return;
+  if (next_gone_)
+    worker->OnCoordinatorGone("connection reset");  // it has begun, and so it looks on
 }
 
 void StepWorker::Begin(const msg::Welcome& welcome, const Before& before) {
