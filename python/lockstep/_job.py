@@ -1,10 +1,9 @@
 """A worker of a job, for a training loop in PyTorch.
 
-Between the script's loop and the session: runs of units become batches (_run.py), pass by pass over the loader. Everything on the
-script's thread. What the script says of the job is _preparing.py's.
+`Job` is what the script asks; it joins the job and leaves it. What the script says of the job is _preparing.py's. The session's
+work becomes batches in _passes.py, and _run.py has the batch in hand. Everything on the script's thread.
 
-Invariants: at most one run is in hand. Parameters are views of the session's memory from the first run to the end, and of their own
-before and after. A pass over the loader is an epoch of the job, also for a worker that joins late: earlier ones are empty.
+Invariant: parameters are views of the session's memory from the first run to the end, and of their own before and after.
 """
 
 import atexit
@@ -12,8 +11,7 @@ import contextlib
 import math
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 import torch
@@ -33,20 +31,16 @@ from lockstep import (
     _metrics,
     _optimizer,
     _others,
+    _passes,
     _preparing,
     _reads,
     _run,
-    _samples,
     _settings,
-    _update,
 )
 from lockstep._errors import JobFailed, UsageError
 from lockstep._run import State
-from lockstep._session import Kind, Session, Work
+from lockstep._session import Session, Work
 
-_LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
-_MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
-_LEFT = "its script has left the loop"
 _NO_PROGRESS = re.compile("this worker out: no unit finished for")  # as the coordinator has it
 _NAME_AWAY = '; around what takes long and is no training, as a save or a test, put `with job.away("..."):`'
 
@@ -64,23 +58,22 @@ class Job:
         self._batches: _loader.Batches | None = None
         self._config: _settings.Settings = {}
         self._place: tuple[int, int] | None = None  # this worker's number, and how many there are
-        self._epochs = 0
-        self._passes = 0
-        self._held: Work | None = None  # a run of a later epoch than that of the pass
-        self._run = _run.RunInHand(self._joined, lambda: self._end is not None)
-        self._schedule: _optimizer.Schedule | _update.Schedule | None = None
-        self._updates: _update.Updates | None = None  # None: the session makes them by a rule of its own
-        self._end: Work | None = None
+        self._run = _run.RunInHand(self._joined, lambda: self._passes.end is not None)
+        self._passes = _passes.Passes(
+            self._run,
+            session=lambda: self._session,
+            joined=self._joined,
+            stays=self._stays,
+            heed_signals=self._heed_signals,
+            pass_on=entry.pass_on,
+            ended=self._ended,
+            fail=self._fail,
+        )
         self._begun = False  # `prepare` has come to its end
         self._failed = False  # this worker has said why it leaves
-        self._refused = False  # the loop has raised an error, whoever has caught it
-        self._told_late = False
-        self._left: BaseException | None = None  # what has happened when the script left its loop by break
         self._interrupts = _interrupts.Interrupts(self._interrupted, self._has_ended, self._fail)
-        self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._taker = _backward.Taker(self._run.is_on, lambda loss, retain: self.backward(loss, retain_graph=retain))
         self._others = _others.Watch(lambda: self.round if self._run.is_on() or self._run.state is State.STEPPED else None)
-        self._metrics = _metrics.Metrics(None)
         torch.manual_seed(seed)
 
     # --- what the script asks
@@ -120,7 +113,7 @@ class Job:
     def next_round(self) -> int | None:
         """Between two passes over the loader: the round that the next one begins in, with whose parameters the model is left
         meanwhile. None: it is not known, in a pass, or where the job has ended."""
-        return None if self._held is None else self._held.round
+        return self._passes.next_round
 
     @property
     def running(self) -> bool:
@@ -130,18 +123,18 @@ class Job:
     @property
     def ended_early(self) -> bool:
         """The job is over, in good order, before all of its epochs were: somebody has stopped it (Ctrl-C, `stop`)."""
-        return self._end is not None and self._end.early
+        return self._passes.end is not None and self._passes.end.early
 
     @property
     def policy(self) -> str:
         """In the last round that is over; somebody may change it while the job runs (`ctl policy`)."""
-        return self._metrics.policy or self._config.get("policy.name", "")
+        return self._passes.metrics.policy or self._config.get("policy.name", "")
 
     @property
     def slow_workers(self) -> tuple[int, ...]:
         """Those whose share of work took at least 1.5 times as long, for its size, as is usual among them; of the last round that
         is over, as the coordinator sees it, on all workers alike."""
-        return self._metrics.slow_workers
+        return self._passes.metrics.slow_workers
 
     @property
     def config(self) -> dict[str, str]:
@@ -152,7 +145,7 @@ class Job:
     def metrics(self) -> _metrics.Metrics:
         """What the last round has come to, by name, on all workers alike: `loss`, and what `log` was given. Within a run it is the
         round before that of the run (a newer one, where the run does not count any more); after the last epoch the job's last."""
-        return self._metrics
+        return self._passes.metrics
 
     def log(
         self, values: Mapping[str, float | torch.Tensor], *, reduce: str | Mapping[str, str] = "mean", samples: int | None = None
@@ -264,11 +257,10 @@ class Job:
             own=self._settings,
         )
         assert loader is not None
-        self._schedule, self._updates = parts.rule.schedule, parts.rule.updates
         self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
-        self._epochs = parts.epochs
         self._model = model
         self._batches = parts.batches
+        self._passes.prepare(parts, model, self._evaluation)
         self._join(model, parts)
         self._seed = int(self._config["job.seed"])
         batch = int(self._config["job.global_batch"])
@@ -276,28 +268,29 @@ class Job:
         in_epoch = math.ceil(samples / batch)
         if self.rank == 0:
             parts.units.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
-        self._rate = _optimizer.Rate(self._config, in_epoch)
-        ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=self._epochs, workers=self.size)
+        rate = _optimizer.Rate(self._config, in_epoch)
+        ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=parts.epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), ahead)
         digest = _loader.dataset_digest(loader.dataset, self._seed, warns=self.rank == 0) + self._order.begin(self._seed, batch)
         if self._evaluation is not None:
             self._evaluation.begin(self._seed, *self._known())
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + self._parameters.digest_of_the_rest(), samples)
-        self._optimizer = _optimizer.PreparedOptimizer(optimizer, self._run.stepped, hooked=self._updates is not None)
-        self._run.prepare(parts, self._optimizer, rank=self.rank, global_batch=batch)
+        prepared = _optimizer.PreparedOptimizer(optimizer, self._run.stepped, hooked=parts.rule.updates is not None)
+        self._run.prepare(parts, prepared, rank=self.rank, global_batch=batch)
+        self._passes.begin(prepared, rate, self._seed)
         # What the script does with losses and optimizers, as long as the job is on:
         self._others.begin(optimizer)
         _errors.explanations.append(_given.explain_wrapper(model))
         self._taker.begin(self._parameters.list)
-        mine = _loader.Loader(loader, in_epoch, self._pass)
-        if self._schedule is None:
-            return model, self._optimizer, mine
+        mine = _loader.Loader(loader, in_epoch, self._passes.next_pass)
+        if parts.rule.schedule is None:
+            return model, prepared, mine
         return (
             model,
-            self._optimizer,
+            prepared,
             mine,
-            _optimizer.PreparedScheduler(lambda: self._run.schedule_stepped(self._passes), self._rates),
+            _optimizer.PreparedScheduler(lambda: self._run.schedule_stepped(self._passes.begun), self._passes.rates),
         )
 
     def weigh(self, weight: int | torch.Tensor) -> None:
@@ -335,42 +328,14 @@ class Job:
         """Ends the job for all its workers, completed, with the parameters after the round that was committed last, which the model
         has then: for a script that has what it wants of it. A batch in hand counts if its step was done. All workers may call it,
         or one, and again; passes over the loader are empty from then on, and the job is `ended_early`."""
-        if self._end is not None:
-            return
-        session = self._joined()
-        if self._run.state is State.UPDATING:
-            raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
-        self._come_back()
-        self._complete()
-        if self._end is not None:
-            return
-        self._come_back()
-        self._parameters.check_values()
-        session.stop(reason)
-        run = self._held or (None if self._run.state is State.DONE else self._run.work)
-        self._held = None
-        while True:
-            if run is not None:
-                self._run.give_up(session, run)
-            run = self._work()
-            if run is None:
-                return
+        self._passes.stop(reason)
 
-    @contextlib.contextmanager
-    def away(self, reason: str, *, at_most: float = _MOST_AWAY_S) -> Iterator[None]:
+    def away(self, reason: str, *, at_most: float = _passes.MOST_AWAY_S) -> contextlib.AbstractContextManager[None]:
         """`with job.away("validation"):` around what takes long and is no training: the others do not take this worker for lost
         because it does not get on, for so many seconds, and with a policy that moves work they go on without it. The model keeps
         its parameters meanwhile; a batch in hand counts as before, unless others have computed it by then. Between two passes over
         the loader a worker is away by itself. Where no job is on it does nothing."""
-        before = self._absence
-        self._come_back()
-        try:
-            self._go_away(reason, at_most)
-            yield
-        finally:
-            self._come_back()
-            if before is not None and before[1] > time.monotonic():
-                self._go_away(before[0], before[1] - time.monotonic())
+        return self._passes.away(reason, at_most)
 
     def leave(self, reason: str) -> None:
         """Says why this worker leaves the job, one line; `close` follows."""
@@ -388,11 +353,7 @@ class Job:
             return
         try:
             if self._ends_well():
-                self._come_back()
-                self._complete()
-                run = self._held or self._run.work
-                if self._end is None and run is not None and run.round > 0:  # else there is no model that the job could end with
-                    self.stop(reason)
+                self._passes.close(reason)
         except BaseException as error:
             self._fail(str(error) or type(error).__name__)
             raise
@@ -401,7 +362,7 @@ class Job:
 
     def _ends_well(self) -> bool:
         """The script has ended or closed the job in good order, so it has what it wants."""
-        if self._session is None or not self._begun or self._failed or self._refused or _errors.ends_badly():
+        if self._session is None or not self._begun or self._failed or self._passes.refused or _errors.ends_badly():
             return False
         return self._run.state in (State.IN_HAND, State.BACKWARD, State.STEPPED, State.DONE)
 
@@ -418,10 +379,6 @@ class Job:
                 "break, or call job.stop before the model is used"
             )
 
-    def _tell_left(self) -> None:
-        if self._left is not None and not _errors.ends_badly():
-            _errors.end_with(self._left)
-
     def _leave_session(self) -> None:
         self._taker.end()
         self._others.end()
@@ -437,7 +394,7 @@ class Job:
                     pass
                 session.end()
             self._close_loaders()
-            end = self._end
+            end = self._passes.end
             # Where this worker alone has failed, its coordinator serves the others.
             alone = end is not None and end.failed and (end.unfit or self._entry.launched is None)
             self._entry.close(ended=end is not None and not alone, at_once=self._interrupts.twice)
@@ -445,6 +402,10 @@ class Job:
             self._interrupts.end()
             atexit.unregister(self._at_exit)
             _errors.last_words.discard(self._fail)
+
+    def _stays(self) -> bool:
+        """This process is a worker of the job and has not said that it leaves."""
+        return self._session is not None and not self._session.is_parents and not self._failed
 
     def _has_ended(self, seconds: float) -> bool:
         """So long after a signal; in another thread."""
@@ -464,23 +425,14 @@ class Job:
                 os.write(2, line.encode())
             self._entry.interrupt()
 
-    def _go_away(self, reason: str, at_most: float) -> None:
-        if self._session is not None:
-            self._session.away(at_most, reason)
-            self._absence = reason, time.monotonic() + at_most
-
-    def _come_back(self) -> None:
-        absence, self._absence = self._absence, None
-        if absence is not None and self._session is not None:
-            self._session.back()
-
     def _close_loaders(self) -> None:
         for loaders in (self._batches, self._evaluation):
             if loaders is not None:
                 loaders.close()
 
     def _fail(self, reason: str) -> None:
-        self._failed, self._left = True, None
+        self._failed = True
+        self._passes.forget_left()
         if self._session is None or self._session.is_parents:
             return
         # The same signal has ended loader processes of the script's own, say: that does not keep the job from its checkpoint.
@@ -496,28 +448,8 @@ class Job:
 
     def _joined(self) -> Session:
         if self._session is None:
-            raise UsageError("the job is over" if self._end is not None else "there is no job yet: job.prepare joins it")
+            raise UsageError("the job is over" if self._passes.end is not None else "there is no job yet: job.prepare joins it")
         return self._session
-
-    def _rates(self) -> list[float]:
-        """Of the update that is being computed."""
-        if self._updates is not None:
-            return [float(group["lr"]) for group in self._optimizer.param_groups]
-        return self._optimizer.rates(self._rate.of(self._run.work.schedule_position if self._run.work else 0.0))
-
-    def _make_update(self, work: Work) -> None:
-        """The round is committed: the script's optimizer makes its update."""
-        session = self._joined()
-        _samples.seed_all(_samples.seed_of(self._seed, work.round, -1))  # for optimizers that draw
-        self._run.state = State.UPDATING
-        try:
-            self._rule.make(work, session)
-        except BaseException as error:  # with a part of it the parameters are nobody's: this worker can only leave
-            self._fail(f"{type(error).__name__} within the update of round {work.round}: {error}".splitlines()[0])
-            raise
-        self._optimizer.changed_by_update()
-        self._run.state = State.DONE
-        session.update_done()
 
     def _join(self, model: nn.Module, parts: _preparing.Preparation) -> None:
         atexit.register(self._at_exit)
@@ -552,159 +484,8 @@ class Job:
         )
         self._begun = True
 
-    def _pass(self) -> Iterator[Any]:
-        """One pass over the loader: the runs of this worker in that epoch."""
-        if self._left is not None:
-            left, self._left = self._left, None
-            raise left
-        if self._session is None and self._end is None:
-            self._joined()
-        self._heed_signals()  # where another thread has prepared the job
-        if self._run.state is State.STEPPED:  # the script has left the loop by break
-            self._run.finish(self._joined())
-        if self._run.state is State.UPDATING:
-            raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
-        if self._run.state is not State.DONE:
-            raise UsageError(
-                "the loop over the loader was left before the step for its batch was done: to look at a batch, take it from the "
-                "script's own loader before job.prepare, next(iter(loader))"
-            )
-        epoch = self._passes
-        if self._schedule is not None and self._schedule.steps_in_epoch and self._run.schedule_steps < epoch:
-            raise UsageError("sched.step() was not called after the last pass over the loader, as scheduler_steps='epoch' says")
-        self._passes += 1
-        if epoch >= self._epochs:
-            raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
-        self._order.begin_pass(epoch)
-        _backward.keep_from_compiler()
-        return self._guarded(self._runs(epoch))
-
-    def _guarded(self, runs: Iterator[Any]) -> Iterator[Any]:
-        try:
-            yield from runs
-        except _errors.Error:
-            self._refused = True
-            raise
-
-    def _runs(self, epoch: int) -> Iterator[Any]:
-        assert self._batches is not None
-        while (run := self._next(epoch)) is not None:
-            session = self._joined()
-            self._run.hand_out(run)
-            self._parameters.use(run.parameters, self._run.floats)
-            if self._updates is None:
-                self._optimizer.show(self._rate.of(run.schedule_position))
-            else:
-                self._optimizer.check_unchanged()
-                self._updates.advance(run.schedule_position)
-                self._optimizer.changed_by_update()
-            asked = time.monotonic()
-            values = self._batches.read_run(run)
-            self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics())
-            self.seed_run()
-            batch = self._batches.collate(values)
-            del values
-            ahead = self._batches.ahead
-            session.note_reading(time.monotonic() - asked, ahead)
-            _errors.goes_on()
-            try:
-                yield batch
-            except GeneratorExit:
-                self._leave_loop()
-                raise
-            del batch
-            self._run.finish(session)
-
-    def _next(self, epoch: int) -> Work | None:
-        """The next run of this epoch; None: there is none any more."""
-        self._come_back()
-        if self._held is not None and self._end is None:
-            self._parameters.check_values()
-        work, self._held = self._held, None
-        if work is not None and self._end is None and self._joined().cancelled():  # others have computed it
-            self._joined().done(len(work.samples), 0.0)
-            work = None
-        work = work or self._work()
-        if work is not None and self._end is None:
-            if work.epoch <= epoch:
-                return self._order.in_order(work)
-            self._hold(work, "between two epochs")
-        self._note_late(epoch)
-        return None
-
-    def _note_late(self, epoch: int) -> None:
-        """A worker learns with its next units that an epoch has ended: late, where a policy gives it none for a while."""
-        if self._metrics.epoch <= epoch or self._told_late:
-            return
-        self._told_late = True
-        _errors.say(
-            f"this worker had no units when epoch {epoch} ended: after its pass the model has the parameters of epoch "
-            f"{self._metrics.epoch}, and so it may be with later passes (job.evaluate sees those of the epoch's end)"
-        )
-
-    def _work(self) -> Work | None:
-        """Waits for the next run, and does meanwhile what else there is to do; None: the job has ended."""
-        while self._end is None:
-            work = self._joined().next(_LOOK_S)
-            self._entry.pass_on()
-            if work.counted is not None:
-                self._order.check(work.counted)
-                if self._batches is not None:
-                    self._batches.check(work.counted)
-                self._metrics = _metrics.Metrics(work.counted)
-            if work.kind is Kind.TRAIN:
-                return work
-            if work.kind is Kind.UPDATE:
-                self._make_update(work)
-            elif work.kind is Kind.EVALUATE:
-                self._evaluate(work)
-            elif work.kind is Kind.END:
-                self._ended(work)
-        return None
-
-    def _hold(self, work: Work, reason: str) -> None:
-        """The script does something else before this run, with its parameters: those after the round before it."""
-        self._held = work
-        self._parameters.use(work.parameters, self._run.floats, whole=True)
-        self._go_away(reason, _MOST_AWAY_S)
-
-    def _leave_loop(self) -> None:
-        """The script has left its loop by break, or an exception has. An error goes no further from here."""
-        if self._session is None or self._session.is_parents or self._failed or _errors.ends_badly():
-            return
-        try:
-            if self._run.state is State.STEPPED:
-                self._complete()
-            else:
-                self._go_away(_LEFT, _MOST_AWAY_S)
-        except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
-            self._left, self._refused = error, True
-            atexit.register(self._tell_left)
-
-    def _complete(self) -> None:
-        """After a step: the script wants the model with that update, as torch would have left it."""
-        if self._run.state is State.STEPPED and self._end is None:
-            self._run.finish(self._joined(), goes_on=False)
-            work = self._work()
-            if work is not None:
-                self._hold(work, _LEFT)
-
-    def _evaluate(self, work: Work) -> None:
-        session = self._joined()
-        if self._evaluation is None or self._model is None:  # the job's config wants it, and there is nothing to evaluate
-            session.evaluation_done(0, 0)
-            return
-        self._parameters.use(work.parameters, self._run.floats, whole=True)
-        found = self._evaluation.run(self._model, *work.evaluate)
-        self._parameters.check_values()
-        self._parameters.device.settle(session)
-        session.evaluation_done(*found)
-
     def _ended(self, work: Work) -> None:
         """Raises where this worker does not have the job's last parameters; SystemExit where it was asked to leave (drain)."""
-        if work.final_parameters:
-            self._parameters.use(work.parameters, self._run.floats)
-        self._end = work
         self._interrupts.job_has_ended()
         reason = work.reason
         self._entry.pass_on()

@@ -1,0 +1,320 @@
+"""The passes over the prepared loader: the session's work becomes the batches of the script's loop.
+
+`Passes` owns the run that waits for its pass, this worker's absences, the job's last metrics and its end. Between two batches it
+does what else the session wants: updates and evaluations. The session itself, signals and leaving are _job.py's, and what a script
+does with its batch is _run.py's.
+
+Everything on the script's thread.
+
+Invariants:
+- At most one run is in hand or held: the session hands out the next one when this one is done.
+- A pass over the loader is an epoch of the job, also for a worker that joins late: earlier ones are empty.
+- Between two passes the model has the parameters of the held run; after the end it has the job's last ones.
+"""
+
+import atexit
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from lockstep import _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples
+from lockstep._errors import UsageError
+from lockstep._run import State
+from lockstep._session import Kind, Session, Work
+
+MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
+_LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
+_LEFT = "its script has left the loop"
+
+
+class Passes:
+    """The passes of one job.
+
+    `session`: the job's, None before and after it. `joined`: the same, or raises. `stays`: whether this worker is in the job and
+    has not said that it leaves. `heed_signals` is called before each pass, `pass_on` between looks for work. `ended` takes the
+    job's end and raises if it was no good one. `fail` says why this worker leaves.
+    """
+
+    def __init__(
+        self,
+        run: _run.RunInHand,
+        *,
+        session: Callable[[], Session | None],
+        joined: Callable[[], Session],
+        stays: Callable[[], bool],
+        heed_signals: Callable[[], None],
+        pass_on: Callable[[], None],
+        ended: Callable[[Work], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._run = run
+        self._session, self._joined, self._stays = session, joined, stays
+        self._heed_signals, self._pass_on, self._ended, self._fail = heed_signals, pass_on, ended, fail
+        self.begun = 0  # passes
+        self.end: Work | None = None
+        self.metrics = _metrics.Metrics(None)
+        self.refused = False  # the loop has raised an error, whoever has caught it
+        self._held: Work | None = None  # a run of a later epoch than that of the pass
+        self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
+        self._left: BaseException | None = None  # what has happened when the script left its loop by break
+        self._told_late = False
+
+    def prepare(self, parts: _preparing.Preparation, model: nn.Module, evaluation: _loader.Evaluation | None) -> None:
+        """Before the job is joined."""
+        self._parameters, self._order, self._batches = parts.parameters, parts.order, parts.batches
+        self._rule, self._schedule, self._updates = parts.rule, parts.rule.schedule, parts.rule.updates
+        self._epochs = parts.epochs
+        self._model, self._evaluation = model, evaluation
+
+    def begin(self, optimizer: _optimizer.PreparedOptimizer, rate: _optimizer.Rate, seed: int) -> None:
+        """From here on there may be passes. `seed`: the job's."""
+        self._optimizer, self._rate, self._seed = optimizer, rate, seed
+
+    # --- what the script asks
+
+    @property
+    def next_round(self) -> int | None:
+        """The round of the held run; None: there is none."""
+        return None if self._held is None else self._held.round
+
+    def rates(self) -> list[float]:
+        """Of the update that is being computed."""
+        if self._updates is not None:
+            return [float(group["lr"]) for group in self._optimizer.param_groups]
+        return self._optimizer.rates(self._rate.of(self._run.work.schedule_position if self._run.work else 0.0))
+
+    def next_pass(self) -> Iterator[Any]:
+        """One pass over the loader: the runs of this worker in that epoch."""
+        if self._left is not None:
+            left, self._left = self._left, None
+            raise left
+        if self.end is None:
+            self._joined()
+        self._heed_signals()  # where another thread has prepared the job
+        if self._run.state is State.STEPPED:  # the script has left the loop by break
+            self._run.finish(self._joined())
+        if self._run.state is State.UPDATING:
+            raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
+        if self._run.state is not State.DONE:
+            raise UsageError(
+                "the loop over the loader was left before the step for its batch was done: to look at a batch, take it from the "
+                "script's own loader before job.prepare, next(iter(loader))"
+            )
+        epoch = self.begun
+        if self._schedule is not None and self._schedule.steps_in_epoch and self._run.schedule_steps < epoch:
+            raise UsageError("sched.step() was not called after the last pass over the loader, as scheduler_steps='epoch' says")
+        self.begun += 1
+        if epoch >= self._epochs:
+            raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
+        self._order.begin_pass(epoch)
+        _backward.keep_from_compiler()
+        return self._guarded(self._runs(epoch))
+
+    @contextlib.contextmanager
+    def away(self, reason: str, at_most: float) -> Iterator[None]:
+        """The script does something else for so many seconds, which is no training. Within another absence, that goes on after."""
+        before = self._absence
+        self._come_back()
+        try:
+            self._go_away(reason, at_most)
+            yield
+        finally:
+            self._come_back()
+            if before is not None and before[1] > time.monotonic():
+                self._go_away(before[0], before[1] - time.monotonic())
+
+    def stop(self, reason: str) -> None:
+        """Ends the job for all workers, with the batch in hand if its step was done."""
+        if self.end is not None:
+            return
+        session = self._joined()
+        if self._run.state is State.UPDATING:
+            raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
+        self._come_back()
+        self._complete()
+        if self.end is not None:
+            return
+        self._come_back()
+        self._parameters.check_values()
+        session.stop(reason)
+        run = self._held or (None if self._run.state is State.DONE else self._run.work)
+        self._held = None
+        while True:
+            if run is not None:
+                self._run.give_up(session, run)
+            run = self._work()
+            if run is None:
+                return
+
+    def close(self, reason: str) -> None:
+        """The script has what it wants: as `stop`, if the job has a model by now that it could end with."""
+        self._come_back()
+        self._complete()
+        run = self._held or self._run.work
+        if self.end is None and run is not None and run.round > 0:
+            self.stop(reason)
+
+    def forget_left(self) -> None:
+        """What happened when the script left its loop is not to be raised any more: this worker has said why it leaves."""
+        self._left = None
+
+    # --- one pass
+
+    def _guarded(self, runs: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from runs
+        except _errors.Error:
+            self.refused = True
+            raise
+
+    def _runs(self, epoch: int) -> Iterator[Any]:
+        while (run := self._next(epoch)) is not None:
+            session = self._joined()
+            self._run.hand_out(run)
+            self._parameters.use(run.parameters, self._run.floats)
+            if self._updates is None:
+                self._optimizer.show(self._rate.of(run.schedule_position))
+            else:
+                self._optimizer.check_unchanged()
+                self._updates.advance(run.schedule_position)
+                self._optimizer.changed_by_update()
+            asked = time.monotonic()
+            values = self._batches.read_run(run)
+            self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics())
+            self._run.seed(self._seed)
+            batch = self._batches.collate(values)
+            del values
+            ahead = self._batches.ahead
+            session.note_reading(time.monotonic() - asked, ahead)
+            _errors.goes_on()
+            try:
+                yield batch
+            except GeneratorExit:
+                self._leave_loop()
+                raise
+            del batch
+            self._run.finish(session)
+
+    def _next(self, epoch: int) -> Work | None:
+        """The next run of this epoch; None: there is none any more."""
+        self._come_back()
+        if self._held is not None and self.end is None:
+            self._parameters.check_values()
+        work, self._held = self._held, None
+        if work is not None and self.end is None and self._joined().cancelled():  # others have computed it
+            self._joined().done(len(work.samples), 0.0)
+            work = None
+        work = work or self._work()
+        if work is not None and self.end is None:
+            if work.epoch <= epoch:
+                return self._order.in_order(work)
+            self._hold(work, "between two epochs")
+        self._note_late(epoch)
+        return None
+
+    def _note_late(self, epoch: int) -> None:
+        """A worker learns with its next units that an epoch has ended: late, where a policy gives it none for a while."""
+        if self.metrics.epoch <= epoch or self._told_late:
+            return
+        self._told_late = True
+        _errors.say(
+            f"this worker had no units when epoch {epoch} ended: after its pass the model has the parameters of epoch "
+            f"{self.metrics.epoch}, and so it may be with later passes (job.evaluate sees those of the epoch's end)"
+        )
+
+    # --- what the session wants
+
+    def _work(self) -> Work | None:
+        """Waits for the next run, and does meanwhile what else there is to do; None: the job has ended."""
+        while self.end is None:
+            work = self._joined().next(_LOOK_S)
+            self._pass_on()
+            if work.counted is not None:
+                self._order.check(work.counted)
+                self._batches.check(work.counted)
+                self.metrics = _metrics.Metrics(work.counted)
+            if work.kind is Kind.TRAIN:
+                return work
+            if work.kind is Kind.UPDATE:
+                self._make_update(work)
+            elif work.kind is Kind.EVALUATE:
+                self._evaluate(work)
+            elif work.kind is Kind.END:
+                if work.final_parameters:
+                    self._parameters.use(work.parameters, self._run.floats)
+                self.end = work
+                self._ended(work)
+        return None
+
+    def _make_update(self, work: Work) -> None:
+        """The round is committed: the script's optimizer makes its update."""
+        session = self._joined()
+        _samples.seed_all(_samples.seed_of(self._seed, work.round, -1))  # for optimizers that draw
+        self._run.state = State.UPDATING
+        try:
+            self._rule.make(work, session)
+        except BaseException as error:  # with a part of it the parameters are nobody's: this worker can only leave
+            self._fail(f"{type(error).__name__} within the update of round {work.round}: {error}".splitlines()[0])
+            raise
+        self._optimizer.changed_by_update()
+        self._run.state = State.DONE
+        session.update_done()
+
+    def _evaluate(self, work: Work) -> None:
+        session = self._joined()
+        if self._evaluation is None:  # the job's config wants it, and there is nothing to evaluate
+            session.evaluation_done(0, 0)
+            return
+        self._parameters.use(work.parameters, self._run.floats, whole=True)
+        found = self._evaluation.run(self._model, *work.evaluate)
+        self._parameters.check_values()
+        self._parameters.device.settle(session)
+        session.evaluation_done(*found)
+
+    # --- between two passes
+
+    def _hold(self, work: Work, reason: str) -> None:
+        """The script does something else before this run, with its parameters: those after the round before it."""
+        self._held = work
+        self._parameters.use(work.parameters, self._run.floats, whole=True)
+        self._go_away(reason, MOST_AWAY_S)
+
+    def _leave_loop(self) -> None:
+        """The script has left its loop by break, or an exception has. An error goes no further from here."""
+        if not self._stays() or _errors.ends_badly():
+            return
+        try:
+            if self._run.state is State.STEPPED:
+                self._complete()
+            else:
+                self._go_away(_LEFT, MOST_AWAY_S)
+        except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
+            self._left, self.refused = error, True
+            atexit.register(self._tell_left)
+
+    def _tell_left(self) -> None:
+        if self._left is not None and not _errors.ends_badly():
+            _errors.end_with(self._left)
+
+    def _complete(self) -> None:
+        """After a step: the script wants the model with that update, as torch would have left it."""
+        if self._run.state is State.STEPPED and self.end is None:
+            self._run.finish(self._joined(), goes_on=False)
+            work = self._work()
+            if work is not None:
+                self._hold(work, _LEFT)
+
+    def _go_away(self, reason: str, at_most: float) -> None:
+        session = self._session()
+        if session is not None:
+            session.away(at_most, reason)
+            self._absence = reason, time.monotonic() + at_most
+
+    def _come_back(self) -> None:
+        absence, self._absence = self._absence, None
+        session = self._session()
+        if absence is not None and session is not None:
+            session.back()
