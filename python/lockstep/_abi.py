@@ -64,6 +64,7 @@ class Job(ctypes.Structure):
         ("max_run_units", c_uint32),
         ("own_parameters", c_int32),
         ("averages", c_int32),
+        ("epoch_ends", c_int32),
     ]
 
 
@@ -117,6 +118,7 @@ class Work(ctypes.Structure):
         ("slow_worker_count", c_size_t),
         ("schedule_position", c_double),
         ("tells_final", c_int32),
+        ("late", c_int32),
     ]
 
 

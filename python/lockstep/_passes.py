@@ -9,7 +9,7 @@ Everything on the script's thread.
 Invariants:
 - At most one run is in hand or held: the session hands out the next one when this one is done.
 - A pass over the loader is an epoch of the job, also for a worker that joins late: earlier ones are empty.
-- Between two passes the model has the parameters of the held run; after the end it has the job's last ones.
+- Between two passes the model has the parameters of the epoch's end; after the job's end it has its last ones.
 """
 
 import atexit
@@ -57,7 +57,7 @@ class Passes:
         self.end: Work | None = None
         self.metrics = _metrics.Metrics(None)
         self.refused = False  # the loop has raised an error, whoever has caught it
-        self._held: Work | None = None  # a run of a later epoch than that of the pass
+        self._held: Work | None = None  # a run that waits for its pass, or the end of this pass's epoch or a later one
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
         self._told_late = False
@@ -77,7 +77,7 @@ class Passes:
 
     @property
     def next_round(self) -> int | None:
-        """The round of the held run; None: there is none."""
+        """The round that the next pass begins in; None: it is not known."""
         return None if self._held is None else self._held.round
 
     def rates(self) -> list[float]:
@@ -143,7 +143,7 @@ class Passes:
         run = self._held or (None if self._run.state is State.DONE else self._run.work)
         self._held = None
         while True:
-            if run is not None:
+            if run is not None and run.kind is Kind.TRAIN:
                 self._run.give_up(session, run)
             run = self._work()
             if run is None:
@@ -204,31 +204,32 @@ class Passes:
         if self._held is not None and self.end is None:
             self._parameters.check_values()
         work, self._held = self._held, None
-        if work is not None and self.end is None and self._joined().cancelled():  # others have computed it
-            self._joined().done(len(work.samples), 0.0)
+        if work is not None and self.end is None and work.kind is Kind.TRAIN and self._joined().cancelled():
+            self._joined().done(len(work.samples), 0.0)  # others have computed it
             work = None
-        work = work or self._work()
-        if work is not None and self.end is None:
-            if work.epoch <= epoch:
+        while self.end is None and (work := work or self._work()) is not None:
+            if work.kind is Kind.TRAIN and work.epoch <= epoch:
                 return self._order.in_order(work)
-            self._hold(work, "between two epochs")
-        self._note_late(epoch)
+            if work.kind is Kind.TRAIN or work.epoch >= epoch:
+                self._hold(work, "between two epochs")
+                self._note_late(work)
+                return None
+            work = None  # the end of an epoch whose pass is over
         return None
 
-    def _note_late(self, epoch: int) -> None:
-        """A worker learns with its next units that an epoch has ended: late, where a policy gives it none for a while."""
-        if self.metrics.epoch <= epoch or self._told_late:
+    def _note_late(self, work: Work) -> None:
+        if not work.late or self._told_late or self._run.work is None:  # None: it has joined since
             return
         self._told_late = True
         _errors.say(
-            f"this worker had no units when epoch {epoch} ended: after its pass the model has the parameters of epoch "
-            f"{self.metrics.epoch}, and so it may be with later passes (job.evaluate sees those of the epoch's end)"
+            f"this worker was behind when epoch {work.epoch} ended and has copied newer parameters, so after this pass the model has "
+            "those of a later epoch (job.evaluate sees those of the epoch's end); later passes may be the same"
         )
 
     # --- what the session wants
 
     def _work(self) -> Work | None:
-        """Waits for the next run, and does meanwhile what else there is to do; None: the job has ended."""
+        """Waits for the next run or an epoch's end, and does meanwhile what else there is to do; None: the job has ended."""
         while self.end is None:
             work = self._joined().next(_LOOK_S)
             self._pass_on()
@@ -236,7 +237,7 @@ class Passes:
                 self._order.check(work.counted)
                 self._batches.check(work.counted)
                 self.metrics = _metrics.Metrics(work.counted)
-            if work.kind is Kind.TRAIN:
+            if work.kind in (Kind.TRAIN, Kind.EPOCH_END):
                 return work
             if work.kind is Kind.UPDATE:
                 self._make_update(work)
@@ -277,7 +278,7 @@ class Passes:
     # --- between two passes
 
     def _hold(self, work: Work, reason: str) -> None:
-        """The script does something else before this run, with its parameters: those after the round before it."""
+        """The script does something else before this run, or at this epoch's end, with its parameters: those before its round."""
         self._held = work
         self._parameters.use(work.parameters, self._run.floats, whole=True)
         self._go_away(reason, MOST_AWAY_S)

@@ -115,4 +115,5 @@ class Preparation:
             max_run_units=self.units.max_in_run,
             own_parameters=own_parameters,
             averages=bool(parameters.averaged),
+            epoch_ends=True,
         )

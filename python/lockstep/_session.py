@@ -91,6 +91,10 @@ class Kind(enum.IntEnum):
     END = 3
     UPDATE = 4
     """Change `update` by `gradient`, then `update_done`."""
+    EPOCH_END = 5
+    """Only with `Job.epoch_ends`: `epoch`, and those before it, have ended. The parameters after its last round stay until `next` is
+    called again. It comes before any work of the next epoch, also to a worker that had no units at the epoch's end. `round` is the
+    first one of a later epoch. The last epoch ends with END."""
 
 
 class Reduction(enum.IntEnum):
@@ -169,6 +173,8 @@ class Job:
     worker."""
     averages: bool = False
     """Some parameters are running statistics, which travel with the gradients: settings that would change them are refused."""
+    epoch_ends: bool = False
+    """This program gets the end of each epoch as work (`Kind.EPOCH_END`)."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +222,9 @@ class Work:
     """Updates of whole rounds before this one, of which those that were made may be fractions."""
     tells_final: bool = True
     """Somebody gains by `block_final` in this run; where all others read the gradient in place, nobody does."""
+    late: bool = False
+    """At an epoch's end: the parameters may be later ones. This worker has joined since, was behind and copied them, or computed
+    asynchronously."""
     counted: Counted | None = None
     """The newest round that is known to be committed; beside a run of a round it is the one before. Of every kind but NONE."""
 
@@ -314,6 +323,7 @@ class Session:
             job.max_run_units,
             job.own_parameters,
             job.averages,
+            job.epoch_ends,
         )
         _abi.check(_abi.library().lockstep_begin(self._open(), ctypes.byref(description)))
 
@@ -351,6 +361,7 @@ class Session:
             steps=work.steps,
             schedule_position=work.schedule_position,
             tells_final=bool(work.tells_final),
+            late=bool(work.late),
             counted=_counted(work) if work.has_counted else None,
         )
         return self._work

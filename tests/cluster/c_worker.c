@@ -125,7 +125,8 @@ int main(int argc, char** argv) {
       .train_samples = kSamples,
       .makes_updates = update != NULL,
       .state_tensors = update && strcmp(update, "hoard") == 0 ? UINT32_MAX : 1,
-      .own_parameters = own};
+      .own_parameters = own,
+      .epoch_ends = 1};
   if (lockstep_done(session, 1, 0) != LOCKSTEP_INVALID) return 9;
   printf("refused: %s\n", lockstep_error());
   status = lockstep_begin(session, &job);
@@ -163,6 +164,10 @@ int main(int argc, char** argv) {
       case LOCKSTEP_UPDATE:
         Update(&work, update);
         lockstep_update_done(session);
+        break;
+      case LOCKSTEP_EPOCH_END:
+        printf("epoch %u ended before round %llu: %a%s\n", work.epoch, (unsigned long long)work.round,
+               (double)work.parameters[0], work.late ? ", late" : "");
         break;
       case LOCKSTEP_EVALUATE:
         lockstep_evaluation_done(session, 0, 0);

@@ -44,7 +44,16 @@ class CInterfaceTest(harness.ClusterTest):
                 self.assertAlmostEqual(float(re.search(r"^kept: (\S+)$", job.log(name), re.MULTILINE).group(1)), 15, delta=0.05)
                 self.assertLess(float(re.search(r"^error: (\S+)$", job.log(name), re.MULTILINE).group(1)), 0.05)
             self.assertEqual(summary["status"], "completed")
-            self.assertEqual([line["round"] for line in job.rounds()], list(range(400)))
+            rounds = job.rounds()
+            self.assertEqual([line["round"] for line in rounds], list(range(400)))
+            # Both are shown the end of each epoch but the last, with the same parameters.
+            ends = [re.findall(r"^epoch (\d+) ended before round (\d+): (.*)$", job.log(name), re.MULTILINE) for name in ("first", "second")]
+            self.assertEqual(ends[0], ends[1])
+            first = {line["epoch"]: line["round"] for line in reversed(rounds)}
+            self.assertEqual([(int(epoch), int(round_)) for epoch, round_, _ in ends[0]],
+                             [(epoch - 1, first[epoch]) for epoch in sorted(first) if epoch > 0])
+            self.assertGreater(len(ends[0]), 1)
+            self.assertNotIn("late", str(ends))
 
     def test_a_structure_of_another_size_and_a_wrong_address_are_one_line(self):
         ended = subprocess.run([WORKER, "nowhere"], capture_output=True, text=True, check=False)

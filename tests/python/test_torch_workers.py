@@ -1,5 +1,6 @@
 """Several workers with one script: each sample counts once, whoever is slow, late, away or has left."""
 
+import collections
 import json
 import pathlib
 import re
@@ -251,17 +252,28 @@ print(size - used() > 3 * 65536)
         self.assertEqual(len(began), 1, done.stdout)
         self.assertIn(int(began[0]), (2, 3))  # the job has waited for it
 
-    def test_a_worker_without_units_at_an_epochs_end_says_that_it_is_late(self):
-        """Once, and only where it is: units that take no time are soon all one worker's."""
+    def test_a_worker_without_units_at_an_epochs_end_has_its_parameters(self):
+        """Units that take no time are soon all one worker's: the others have none at most ends of epochs."""
         script = self.script((SCRIPT + PREPARE + LOOP).replace("epochs=2", "epochs=20").replace("range(2)", "range(20)")
-                             + '    print("pass", job.rank, epoch, job.metrics.epoch)\n')
-        done = lockstep_run("-n", "4", "--policy", "auto", "--slowdown", "worker=0,factor=5", "--run-dir", self.folder / "run", script)
+                             + textwrap.indent(textwrap.dedent("""
+                               import hashlib
+                               digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+                               print("pass", job.rank, epoch, job.metrics.epoch, job.metrics.round, digest, flush=True)
+                               """), "    "))
+        run_dir = self.folder / "run"
+        done = lockstep_run("-n", "4", "--policy", "auto", "--slowdown", "worker=0,factor=5", "--run-dir", run_dir, script)
         self.assertEqual(done.returncode, 0, done)
-        passes = re.findall(r"pass (\d) (\d+) (\d+)", done.stdout)
+        passes = re.findall(r"pass (\d) (\d+) (\d+) (\d+) (\w+)", done.stdout)
         self.assertEqual(len(passes), 80, done.stdout)
-        late = sorted({rank for rank, epoch, newest in passes if int(newest) > int(epoch)})
-        said = re.findall(r"worker (\d) +\| lockstep: this worker had no units when epoch", done.stdout)
-        self.assertEqual(sorted(said), late)
+        last = {line["epoch"]: line["round"] for line in self.rounds(run_dir)}
+        seen = collections.defaultdict(set)
+        for _, epoch, counted_epoch, counted_round, digest in passes:
+            seen[int(epoch)].add((int(counted_epoch), int(counted_round), digest))
+        for epoch, found in seen.items():
+            self.assertEqual({(at, round_) for at, round_, _ in found}, {(epoch, last[epoch])}, done.stdout)
+            self.assertEqual(len(found), 1, f"epoch {epoch} ended with other parameters on some workers: {done.stdout}")
+        self.assertEqual(len({digest for found in seen.values() for *_, digest in found}), 20)
+        self.assertNotIn("newer parameters", done.stdout)
 
     def test_other_models_and_settings_are_refused_with_one_line(self):
         for change, message in (

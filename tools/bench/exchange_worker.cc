@@ -161,8 +161,9 @@ Status RunExchangeWorker(ExchangeWorkerOptions options) {
       case worker::Work::Kind::kEvaluate:
         (*session)->EvaluationDone(0, 0);
         break;
-      case worker::Work::Kind::kNone:    // only NextWithin returns it
-      case worker::Work::Kind::kUpdate:  // only optimizer.name = custom has it
+      case worker::Work::Kind::kNone:      // only NextWithin returns it
+      case worker::Work::Kind::kEpochEnd:  // only with JobDescription::epoch_ends
+      case worker::Work::Kind::kUpdate:    // only optimizer.name = custom has it
         break;
       case worker::Work::Kind::kTrain:
         // The session, or the device at the start, has cleared the gradient; it does not change.

@@ -10,6 +10,7 @@
 #include "policies/registry.h"
 #include "tools/simulate/checker.h"
 #include "tools/simulate/describe.h"
+#include "tools/simulate/epoch_end_check.h"
 #include "tools/simulate/recording.h"
 #include "tools/simulate/truth.h"
 
@@ -131,6 +132,10 @@ class Run {
         checker_({job.cluster.train_samples, StartOf(job).config, job.cluster.weighed},
                  &simulation_) {
     recording_.Attach(&simulation_);
+    cluster_.on_action = [this](const MemberId& member, const worker::Action& action) {
+      const auto* end = std::get_if<worker::action::EpochEnd>(&action);
+      if (end != nullptr) epoch_ends_.OnShown(member, *end);
+    };
     Simulation::Hooks& hooks = simulation_.hooks;
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };
     hooks.on_send = [this](const coordinator::Send& send) { OnSend(send); };
@@ -147,6 +152,7 @@ class Run {
       checker_.OnCoordinatorGone();
       checker_.OnResumed(saved.state);
       truth_.OnResumed(saved.state.next_round, StateOf(saved));
+      epoch_ends_.OnResumed(saved.state.next_round);
     };
     hooks.on_crashed = [this] {
       members_.clear();
@@ -157,10 +163,12 @@ class Run {
       outcome_.counts["taken over"]++;
       taken_over_ = true;
       checker_.OnResumed(state);
+      epoch_ends_.OnResumed(state.next_round);
     };
     hooks.on_closed = [this](const auto& record) {
       ++outcome_.rounds;
       checker_.OnClosed(*record);
+      epoch_ends_.OnClosed(record->round, record->epoch);
     };
     hooks.on_fault = [this](const Fault& fault) {
       Tell("*** {}", ToString(fault));
@@ -290,6 +298,7 @@ class Run {
     } else if (result->outcome == coordinator::JobOutcome::kCompleted) {
       checker_.AtEnd(*result);
       if (!checker_.failure().empty()) Fail(checker_.failure());
+      if (const std::string ends = epoch_ends_.Failure(); !ends.empty()) Fail(ends);
     } else if (DiskWasFull() && result->reason.find("no space left") != std::string::npos) {
       outcome_.counts["ended by the disk"]++;
     } else if (result->reason.find("infinite or no numbers") != std::string::npos &&
@@ -335,6 +344,7 @@ class Run {
   Simulation simulation_;
   Recording recording_;
   Checker checker_;
+  EpochEndCheck epoch_ends_;
   std::map<coordinator::ConnectionId, MemberId> members_;
   std::optional<RoundId> last_saved_;
   bool taken_over_ = false;  // and nobody has been told yet
@@ -391,6 +401,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   RandomStream more(draw.seed, 6);
   job.schedule = DrawSchedule(more);
   job.cluster.weighed = draw.seed % 2 == 1;
+  machine.epoch_ends = draw.seed % 4 < 2;
   job.linear_scaling = more.NextBelow(4) != 0;
   if (job.policy.name != "async") job.kept = draw.kept;
   if (job.policy.name != "async" && draw.rank > 0) {

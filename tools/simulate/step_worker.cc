@@ -99,7 +99,7 @@ bool StepWorker::OnCoordinatorGone(const std::string& reason) {
 // Another model goes on with the state of this one, which is as good as dead.
 void StepWorker::Do(const action::Detached& a) {
   const msg::Welcome welcome = *next_welcome_;
-  Before before{numbers_, a.held, a.next_generation};
+  Before before{numbers_, a.held, a.next_generation, a.epochs_seen};
   // The same coordinator, which had put it out, or one that has given its place away.
   if (welcome.term == term_ || welcome.self.worker != self_.worker) before.held.reset();
   OnKilled();
@@ -121,6 +121,7 @@ void StepWorker::Begin(const msg::Welcome& welcome, const Before& before) {
   config.term = term_ = welcome.term;
   config.held = before.held;
   config.first_generation = before.next_generation;
+  config.epochs_seen = before.epochs_seen;
   config.state_tensors = StateTensors(cluster_->layout);
   config.mapping = options.hosts > 0;
   config.host_id = HostId();
@@ -423,6 +424,11 @@ void StepWorker::GoAway(Duration length) {
   });
 }
 
+void StepWorker::CheckMayChange() const {
+  LOCKSTEP_CHECK(!in_run_ || work_->on_copy, "the parameters change under a unit");
+  LOCKSTEP_CHECK(!between_epochs_, "the parameters change while the program looks at them");
+}
+
 void StepWorker::Do(const action::Reduce& a) {
   std::uint64_t floats = 0;
   for (const worker::Slice& slice : a.slices) floats += slice.range.count;
@@ -435,7 +441,7 @@ void StepWorker::Do(const action::CopySums& a) {
 }
 
 void StepWorker::Do(const action::Apply& a) {
-  LOCKSTEP_CHECK(!in_run_ || work_->on_copy, "the parameters change under a unit");
+  CheckMayChange();
   Queue(a, 3 * FloatsOf(a.slices));
 }
 
@@ -446,7 +452,7 @@ void StepWorker::Do(const action::UpdateHeld& a) {
 }
 
 void StepWorker::Do(const action::TakeParameters& a) {
-  LOCKSTEP_CHECK(!in_run_ || work_->on_copy, "the parameters change under a unit");
+  CheckMayChange();
   Queue(a, 2 * FloatsOf(a.from));
 }
 
@@ -490,6 +496,22 @@ void StepWorker::Do(const action::EvaluateChunk& a) {
   });
 }
 
+// Mostly it goes on at once. Now and then it validates for longer than rounds last.
+void StepWorker::Do(const action::EpochEnd& a) {
+  LOCKSTEP_CHECK(!in_run_, "an epoch's end within a run");
+  between_epochs_ = true;
+  cluster_->counts["epoch end"]++;
+  if (a.late) cluster_->counts["epoch end, late"]++;
+  const bool validates = host_->random().NextBelow(4) == 0;
+  const Duration takes =
+      validates ? std::chrono::milliseconds(1 + host_->random().NextBelow(500)) : Shortly();
+  host_->After(takes, [this] {
+    between_epochs_ = false;
+    Handle(event::EpochEndSeen{});
+    Compute();
+  });
+}
+
 std::vector<std::pair<MemberId, Time>> StepWorker::LastHeard() const {
   std::vector<std::pair<MemberId, Time>> heard;
   if (!cluster_->network->Flows()) return heard;
@@ -522,7 +544,7 @@ void StepWorker::Do(const action::StartWork& a) {
 }
 
 void StepWorker::Compute() {
-  if (in_run_ || !work_) return;
+  if (in_run_ || between_epochs_ || !work_) return;
   const UnitQueue::Take take = machine_->queue().TakeNext();
   if (take.kind == UnitQueue::TakeKind::kNone) return;
   in_run_ = true;

@@ -108,6 +108,7 @@ class StepWorker final : public WorkerModel {
     std::shared_ptr<Numbers> numbers;
     std::optional<HeldParameters> held;
     std::uint32_t next_generation = 1;
+    worker::EpochsSeen epochs_seen;
   };
   void Begin(const msg::Welcome& welcome, const Before& before);
   std::string HostId() const;
@@ -141,6 +142,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::WakeCompute&) { Compute(); }
   void Do(const worker::action::VoidWork& a);
   void Do(const worker::action::EvaluateChunk& a);
+  void Do(const worker::action::EpochEnd& a);
   void Do(const worker::action::Reduce& a);
   void Do(const worker::action::CopySums& a);
   void Do(const worker::action::UpdateHeld& a);
@@ -164,6 +166,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::Detached& a);
   void Do(const worker::action::Log& a);
 
+  void CheckMayChange() const;
   void Compute();
   void EndRun(std::uint64_t run);
   void FinishRun(const worker::UnitQueue::Take& take, const ComputedRun& run);
@@ -194,8 +197,9 @@ class StepWorker final : public WorkerModel {
   Time compute_hangs_until_;
   Time away_until_;  // the latest one
   std::optional<worker::action::StartWork> work_;
-  bool in_run_ = false;     // in a run, or sealing
-  std::uint64_t runs_ = 0;  // counts them
+  bool in_run_ = false;          // in a run, or sealing
+  bool between_epochs_ = false;  // the program looks at the parameters of an epoch's end
+  std::uint64_t runs_ = 0;       // counts them
   worker::UnitQueue::Take computing_;
   std::optional<ComputedRun> run_;  // until it has ended; the run of computing_
   std::uint64_t timer_ = 0;

@@ -248,6 +248,7 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   };
   job.averages = from.averages != 0;
   job.own_parameters = from.own_parameters != 0;
+  job.epoch_ends = from.epoch_ends != 0;
   if (!job.own_parameters) {
     job.initial_digest =
         lockstep::ToString(lockstep::DigestOf({from.initial, from.parameter_count}));
@@ -273,6 +274,8 @@ std::int32_t Kind(worker::Work::Kind kind) {
       return LOCKSTEP_EVALUATE;
     case worker::Work::Kind::kUpdate:
       return LOCKSTEP_UPDATE;
+    case worker::Work::Kind::kEpochEnd:
+      return LOCKSTEP_EPOCH_END;
     case worker::Work::Kind::kEnd:
       return LOCKSTEP_END;
     case worker::Work::Kind::kNone:
@@ -317,6 +320,7 @@ void Tell(lockstep_session& session, lockstep_work* to) {
   to->steps = work.steps;
   to->schedule_position = work.schedule_position;
   to->tells_final = work.tells_final ? 1 : 0;
+  to->late = work.late ? 1 : 0;
   session.metrics.clear();
   if (!work.counted) return;
   for (const lockstep::Metric& metric : work.counted->metrics) {
@@ -414,8 +418,9 @@ lockstep_status lockstep_next(lockstep_session* session, double seconds, lockste
                         ? session->session->Next()
                         : session->session->NextWithin(lockstep::FromSeconds(seconds));
     using worker::Work;
+    const Work::Kind kind = session->work.kind;
     session->in_hand =
-        session->work.kind != Work::Kind::kNone && session->work.kind != Work::Kind::kEnd;
+        kind != Work::Kind::kNone && kind != Work::Kind::kEpochEnd && kind != Work::Kind::kEnd;
     const std::span<float> gradient = session->work.gradient;
     if (session->memory && session->work.kind == worker::Work::Kind::kTrain &&
         session->work.first) {

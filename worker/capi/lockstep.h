@@ -145,6 +145,8 @@ typedef struct lockstep_job {
   /* Not 0: some parameters are running statistics, which are sent with the gradients and must be
    * neither rounded to 16 bits, left out nor clipped. Begin refuses settings that do so. */
   int32_t averages;
+  /* Not 0: the program gets the end of each epoch as work (LOCKSTEP_EPOCH_END). */
+  int32_t epoch_ends;
 } lockstep_job;
 
 /* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.
@@ -163,6 +165,11 @@ typedef enum lockstep_kind {
   LOCKSTEP_EVALUATE = 2, /* evaluate test samples [from, to), then lockstep_evaluation_done */
   LOCKSTEP_END = 3,
   LOCKSTEP_UPDATE = 4, /* change `update` by `gradient`, then lockstep_update_done */
+  /* With lockstep_job.epoch_ends: `epoch`, and those before it, have ended. `parameters` are those
+   * after its last round, and do not change until the next call of lockstep_next. It comes before
+   * any work of the next epoch, also to a worker that had no units at the epoch's end. `round` is
+   * the first one of a later epoch. The last epoch ends with LOCKSTEP_END. */
+  LOCKSTEP_EPOCH_END = 5,
 } lockstep_kind;
 
 /* The reduction of a number about samples over all that a round counts. */
@@ -249,6 +256,9 @@ typedef struct lockstep_work {
    * in place, there are none, or it is narrowed to 16 bits on a GPU when it is complete. The call
    * is allowed all the same. */
   int32_t tells_final;
+  /* EPOCH_END, not 0: the parameters may be later ones than the epoch's. This worker has joined
+   * since, was behind and copied them, or computed asynchronously meanwhile. */
+  int32_t late;
 } lockstep_work;
 
 /* Blocks until there is work or the end, at most for `seconds`; below 0: for ever. LOCKSTEP_INVALID

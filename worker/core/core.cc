@@ -23,9 +23,10 @@ Core::Core(MachineConfig config, Layout layout)
       upload_(context_),
       initial_broadcast_(context_),
       ending_(context_),
+      epoch_ends_(context_),
       updates_((context_.config.shards > 0 ? MakeShardedUpdates : MakeReplicatedUpdates)(
           {context_, buffers_, fetcher_, peers_, rounds_, own_, inputs_, sums_, evaluation_,
-           upload_, ending_, parameters_})) {}
+           upload_, ending_, epoch_ends_, parameters_})) {}
 
 // One event, then all that it has made possible. What is said to a peer counts as a sign of life
 // there, so the heartbeat looks at the actions last.
@@ -51,6 +52,7 @@ void Core::Proceed() {
   own_.Update();
   inputs_.Update();
   sums_.Update();
+  updates_->ShowEpochEnd();
   updates_->Advance();
   if (parameters_.level() && !parameters_.update() && !ending_.begun() && !orphaned_) {
     own_.BeginIfPossible(parameters_.next(), rounds_.SumsOf(parameters_.next()) != nullptr);
@@ -64,7 +66,8 @@ void Core::Proceed() {
   if (!buffers_.Operating()) {
     peers_.ForgetGone([&](const MemberId& peer) { return sums_.Reads(peer); });
   }
-  if (ending_.Due(Unapplied(), own_.UsesParameters())) ending_.Conclude(State());
+  const bool in_use = own_.UsesParameters() || epoch_ends_.shown();
+  if (ending_.Due(Unapplied(), in_use)) ending_.Conclude(State());
   // No run is in hand: the compute thread is what has found it.
   if (detaching_ && !parameters_.update()) return Detach();
   SetTimer();
@@ -90,6 +93,7 @@ void Core::Dispatch(const Event& event) {
                  [&](const event::OpDone& e) { OnOpDone(e); },
                  [&](const event::ChunkUploaded&) { upload_.OnChunkUploaded(); },
                  [&](const event::ChunkGiven&) { initial_broadcast_.OnChunkGiven(); },
+                 [&](const event::EpochEndSeen&) { epoch_ends_.OnSeen(); },
                  [&](const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); },
                  [&](const event::CoordinatorGone& e) { OnCoordinatorGone(e); },
                  [&](const event::CoordinatorFound&) { detaching_ = orphaned_; },
@@ -274,6 +278,7 @@ void Core::Detach() {
     detached.lack = Lack();
   }
   detached.next_generation = context_.next_generation;
+  detached.epochs_seen = epoch_ends_.seen();
   ending_.Detach();
   context_.Emit(std::move(detached));
 }
@@ -473,6 +478,7 @@ void Core::Adopt(const Plan& plan) {
   if (plan.round < rounds_.first_not_closed() || rounds_.SumsOf(plan.round) != nullptr) return;
   rounds_.SetOwners(plan.round, plan.owners);
   rounds_.At(plan.round).plan = plan.attempt;
+  rounds_.At(plan.round).epoch = plan.epoch;
   own_.OnPlan(plan);
   inputs_.OnMapChanged();
 }
@@ -599,6 +605,8 @@ StepMachine::View Core::view() const {
     view.waiting_for = "its units";
   } else if (parameters_.behind()) {
     view.waiting_for = "the order to catch up";
+  } else if (epoch_ends_.shown()) {
+    view.waiting_for = "its program, between two epochs";
   } else if (sums_.MayApply(updates_->next())) {
     view.waiting_for = "its compute thread";
   } else if (view.started) {
@@ -616,6 +624,8 @@ void Core::CheckCheapInvariants() const {
   upload_.CheckInvariants();
   LOCKSTEP_CHECK(!update || !own_.UsesParameters(),
                  "I1: the parameters change under a unit that reads them");
+  LOCKSTEP_CHECK(!update || !epoch_ends_.shown(),
+                 "the parameters change while the program looks at those of an epoch's end");
   LOCKSTEP_CHECK(!parameters_.level() || parameters_.next() <= rounds_.expected(),
                  "I1: round {} was applied before it was committed", rounds_.expected());
   LOCKSTEP_CHECK(parameters_.started() || (rounds_.all().empty() && !update),

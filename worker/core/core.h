@@ -20,6 +20,7 @@
 
 #include "worker/core/checkpoint_upload.h"
 #include "worker/core/ending.h"
+#include "worker/core/epoch_ends.h"
 #include "worker/core/evaluation.h"
 #include "worker/core/heartbeat.h"
 #include "worker/core/initial_broadcast.h"
@@ -124,6 +125,7 @@ class Core {
   CheckpointUpload upload_;
   InitialBroadcast initial_broadcast_;
   Ending ending_;
+  EpochEnds epoch_ends_;
 
   // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not
   // abandoned is of round next(), of the attempt that stands. No unit reads the parameters

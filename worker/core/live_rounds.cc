@@ -36,6 +36,11 @@ const OwnerMap* LiveRounds::OwnersOf(RoundId round) const {
   return owners ? &*owners : nullptr;
 }
 
+std::optional<Epoch> LiveRounds::EpochOf(RoundId round) const {
+  const Round& known = Get(round);
+  return known.sums != nullptr ? std::optional(known.sums->commit().epoch) : known.epoch;
+}
+
 // Shards are cut anew for another map, and only then: every member cuts the same map alike, and
 // large jobs have thousands of slices.
 void LiveRounds::SetOwners(RoundId round, const OwnerMap& map) {

@@ -46,6 +46,7 @@ struct Round {
   // Nothing that was computed for a plan of another attempt counts. None: the round is known by its
   // commit alone.
   std::optional<Attempt> plan;
+  std::optional<Epoch> epoch;  // by the newest plan
   // Those of the commit once there is one, until then the newest that were named. Always there once
   // the round is planned or committed.
   std::optional<OwnerMap> owners;
@@ -78,6 +79,7 @@ class LiveRounds {
   Round* Find(RoundId round);
   RoundSums* SumsOf(RoundId round) const { return Get(round).sums.get(); }
   std::optional<Attempt> PlanOf(RoundId round) const { return Get(round).plan; }
+  std::optional<Epoch> EpochOf(RoundId round) const;
   const OwnerMap* OwnersOf(RoundId round) const;
   void SetOwners(RoundId round, const OwnerMap& map);
   // Of a round whose owners are known.

@@ -73,8 +73,8 @@ class ReplicatedUpdates final : public Updates {
       donor_.Update(parameters_.level() ? std::optional(parameters_.next()) : std::nullopt,
                     parameters_.newest() ? parameters_.newest()->attempt : Attempt());
     }
-    catch_up_.Update(!parameters_.update() && !own_.UsesParameters() &&
-                     !with_.evaluation.ReadsState() && !with_.upload.ReadsState());
+    catch_up_.Update(!parameters_.update() && !InUse() && !with_.evaluation.ReadsState() &&
+                     !with_.upload.ReadsState());
   }
 
   void BeginCatchUp(const msg::CatchUp& order) override { catch_up_.Begin(order); }
@@ -149,7 +149,7 @@ class ReplicatedUpdates final : public Updates {
   // I1: in order, with all shards of one attempt, and never under a unit that reads the parameters
   // or an evaluation that waits for its snapshot of them.
   void ApplyIfPossible() {
-    if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||
+    if (!parameters_.level() || parameters_.update() || InUse() ||
         with_.evaluation.WaitsForSnapshot() || !sums_.MayApply(parameters_.next())) {
       return;
     }
@@ -171,7 +171,7 @@ class ReplicatedUpdates final : public Updates {
       if (last != nullptr) catch_up_.LoseOlder(last->commit().round, last->commit().attempt);
       if (const auto level = catch_up_.LevelAt()) {
         catch_up_.End();
-        parameters_.BecomeLevel(level->next, level->attempt);
+        BecomeLevel(level->next, level->attempt);
         rounds_.Expect(std::max(expected, level->next));
         context_.Tell(msg::Level{parameters_.newest()->round, catch_up_.order()});
         Prune();
@@ -185,7 +185,7 @@ class ReplicatedUpdates final : public Updates {
       if (!catch_up_.AnyAt(round)) {
         catch_up_.Advance(Attempt());
       } else if (sums_.MayApply(round)) {
-        if (own_.UsesParameters()) return;
+        if (InUse()) return;
         action::Apply apply = rounds_.SumsOf(round)->Apply([&](std::uint32_t bucket) {
           return catch_up_.At(context_.layout.copy_of(bucket), round);
         });

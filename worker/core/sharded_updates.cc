@@ -107,16 +107,30 @@ class ShardedUpdates final : public Updates {
       if (!newer && !parameter_fetch_.giving_up()) return parameter_fetch_.Update();
       if (!parameter_fetch_.GiveUp()) return;
     }
-    const bool quiet = !own_.UsesParameters() && !with_.evaluation.ReadsState() &&
+    const bool quiet = !InUse() && !with_.evaluation.ReadsState() &&
                        !with_.evaluation.WaitsForSnapshot() && !with_.upload.ReadsState();
     if (!quiet && !parameters_.update()) return;
-    const auto version = parameter_fetch_.Newest(least, known);
+    const auto version = NewestBeforeEpochEnd(least, known);
     if (!version) return;
     if (parameters_.update()) parameters_.EndUpdate();
     const std::uint64_t op = context_.NewOp();
     parameters_.BeginUpdate(op, RoundId(version->next.value - 1), version->attempt);
     parameter_fetch_.Begin(*version, op);
     parameter_fetch_.Update();
+  }
+
+  // A program that asks for the ends of epochs is to see the parameters of each, if they are still
+  // to be had.
+  std::optional<ParameterFetch::Version> NewestBeforeEpochEnd(
+      RoundId least, const std::function<bool(const ParameterFetch::Version&)>& known) const {
+    if (parameters_.level()) {
+      const std::optional<RoundId> end = with_.epoch_ends.Next(parameters_, rounds_);
+      const auto version = parameter_fetch_.Newest(least, [&](const auto& candidate) {
+        return (!end || candidate.next <= *end) && known(candidate);
+      });
+      if (version) return version;
+    }
+    return parameter_fetch_.Newest(least, known);
   }
 
   // What was read in place may have changed under the pass: then it is taken anew.
@@ -127,7 +141,7 @@ class ShardedUpdates final : public Updates {
     if (parameters_.catching_up()) {
       const std::uint32_t order = parameter_fetch_.catch_up()->order;
       parameter_fetch_.EndCatchUp();
-      parameters_.BecomeLevel(taken.next, taken.attempt);
+      BecomeLevel(taken.next, taken.attempt);
       context_.Tell(msg::Level{parameters_.newest()->round, order});
       return;
     }

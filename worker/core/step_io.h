@@ -97,6 +97,12 @@ struct Serve {
   std::uint64_t cookie = 0;
 };
 
+// The ends of epochs that the program knows of (epoch_ends.h). They outlive a core.
+struct EpochsSeen {
+  Epoch next;                        // those before it have ended, and the program was told so
+  std::optional<Epoch> newest = {};  // of the newest round in the parameters, if it is known
+};
+
 // --- events
 // -----------------------------------------------------------------------------------------------
 
@@ -185,6 +191,8 @@ struct OpDone {
 // A chunk of the checkpoint has left for the coordinator (answer to action::UploadChunk).
 struct ChunkUploaded {};
 struct ChunkGiven {};  // likewise
+// The program has seen the parameters of action::EpochEnd: they may change.
+struct EpochEndSeen {};
 // The user wants this worker to leave the job.
 struct LeaveAsked {
   std::string reason;
@@ -207,8 +215,9 @@ using Event =
     std::variant<event::FromCoordinator, event::PeerUp, event::PeerDown, event::ConnectFailed,
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
                  event::RunDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
-                 event::OpDone, event::ChunkUploaded, event::ChunkGiven, event::LeaveAsked,
-                 event::CoordinatorGone, event::CoordinatorFound, event::TimerDue>;
+                 event::OpDone, event::ChunkUploaded, event::ChunkGiven, event::EpochEndSeen,
+                 event::LeaveAsked, event::CoordinatorGone, event::CoordinatorFound,
+                 event::TimerDue>;
 
 // --- actions
 // -----------------------------------------------------------------------------------------------
@@ -298,6 +307,14 @@ struct VoidWork {
 struct EvaluateChunk {
   std::uint32_t evaluation = 0;
   SampleRange range;
+};
+
+// For the compute thread: all rounds of this epoch, and of those before it, are in the parameters.
+// The parameters do not change until event::EpochEndSeen. One at a time.
+struct EpochEnd {
+  Epoch epoch;
+  RoundId next;       // the first round that is not in the parameters
+  bool late = false;  // rounds of later epochs may be in them, too
 };
 
 struct ReduceInput {
@@ -467,6 +484,7 @@ struct Detached {
   std::optional<HeldParameters> held;
   std::string lack;
   std::uint32_t next_generation = 1;  // of the arena's blocks; MachineConfig::first_generation
+  EpochsSeen epochs_seen;             // MachineConfig::epochs_seen
 };
 struct Log {
   std::string line;
@@ -479,11 +497,12 @@ using Action =
                  action::MapPeer, action::UnmapPeer, action::ClosePeer, action::Fetch,
                  action::GiveUpFetch, action::StoreInline, action::OpenBlock, action::GiveBack,
                  action::StartWork, action::WakeCompute, action::VoidWork, action::EvaluateChunk,
-                 action::Reduce, action::CopySums, action::UpdateHeld, action::TakeParameters,
-                 action::DropHeldState, action::Apply, action::CopyState, action::TakeSnapshot,
-                 action::DigestState, action::DigestReplica, action::InitializeState,
-                 action::StoreState, action::UploadChunk, action::GiveChunk, action::SetTimer,
-                 action::Slowdown, action::Exit, action::Orphaned, action::Detached, action::Log>;
+                 action::EpochEnd, action::Reduce, action::CopySums, action::UpdateHeld,
+                 action::TakeParameters, action::DropHeldState, action::Apply, action::CopyState,
+                 action::TakeSnapshot, action::DigestState, action::DigestReplica,
+                 action::InitializeState, action::StoreState, action::UploadChunk,
+                 action::GiveChunk, action::SetTimer, action::Slowdown, action::Exit,
+                 action::Orphaned, action::Detached, action::Log>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::worker

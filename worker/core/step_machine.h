@@ -31,13 +31,15 @@ struct MachineConfig {
   std::optional<HeldParameters> held;  // what this worker has said that it holds (Ready)
   // Blocks that this worker's arena had for another core have generations below it (I4).
   std::uint32_t first_generation = 1;
-  bool mapping = true;                     // exchange.mapping = auto and this worker has an arena
-  std::uint32_t state_tensors = 0;         // of the optimizer, each as long as the parameters
-  std::uint32_t shards = 0;                // of the job, that have holders (optimizer.replicas); 0:
-                                           // everybody holds everything
-  bool sums_apart = true;                  // what others have summed lies in buffers of its own,
-                                           // which are given back when the round is closed
-  double clip = 0;                         // optimizer.clip
+  bool epoch_ends = false;          // the program is shown the parameters at the end of each epoch
+  EpochsSeen epochs_seen;           // of another core
+  bool mapping = true;              // exchange.mapping = auto and this worker has an arena
+  std::uint32_t state_tensors = 0;  // of the optimizer, each as long as the parameters
+  std::uint32_t shards = 0;         // of the job, that have holders (optimizer.replicas); 0:
+                                    // everybody holds everything
+  bool sums_apart = true;           // what others have summed lies in buffers of its own,
+                                    // which are given back when the round is closed
+  double clip = 0;                  // optimizer.clip
   std::uint64_t piece_bytes = 1u << 20;    // of one fetch
   std::uint32_t fetch_window = 8;          // fetches under way from one peer
   std::uint64_t inline_bytes = 32u << 10;  // payload that may ride on a small message; 0: none

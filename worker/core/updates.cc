@@ -15,10 +15,21 @@ void Updates::FallBehind(const std::string& reason, bool clean) {
       msg::Behind{RoundId(has_any ? parameters_.next().value - 1 : 0), has_any, reason, order()});
 }
 
+void Updates::ShowEpochEnd() {
+  with_.epoch_ends.Update(parameters_, rounds_, own_.Busy() && !own_.UsesParameters());
+}
+
+void Updates::BecomeLevel(RoundId next, Attempt newest) {
+  parameters_.BecomeLevel(next, newest);
+  with_.epoch_ends.OnNewest(rounds_.EpochOf(parameters_.newest()->round));
+  ShowEpochEnd();
+}
+
 void Updates::TellApplied(const msg::Commit& commit, std::uint64_t digest) {
   const RoundId round = commit.round;
   parameters_.OnApplied({round, commit.attempt, commit.checkpoint_writer});
   own_.OnApplied(round, commit.parts);
+  with_.epoch_ends.OnNewest(commit.epoch);
   context_.Tell(
       msg::Applied{round, commit.attempt,
                    static_cast<std::uint32_t>(round.value % context_.layout.bucket_count()), digest,

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "worker/core/checkpoint_upload.h"
 #include "worker/core/ending.h"
+#include "worker/core/epoch_ends.h"
 #include "worker/core/evaluation.h"
 #include "worker/core/inputs.h"
 #include "worker/core/own_work.h"
@@ -40,6 +41,7 @@ struct UpdatesContext {
   Evaluation& evaluation;
   CheckpointUpload& upload;
   const Ending& ending;
+  EpochEnds& epoch_ends;
   Parameters& parameters;
 };
 
@@ -74,6 +76,8 @@ class Updates {
   virtual Status OnStateTaken(const MemberId&, const StateTaken&) { return Unexpected(); }
   virtual Status OnParametersReady(const MemberId&, const ParametersReady&) { return Unexpected(); }
 
+  // Shows the program an epoch's end, if one is due. Before Advance.
+  void ShowEpochEnd();
   // Brings the parameters as far as can be by now.
   virtual void Advance() = 0;
   // Gives the state to those that copy it, and asks for what this worker copies itself.
@@ -113,6 +117,10 @@ class Updates {
   bool IsUpdate(const event::OpDone& done) const {
     return parameters_.update() && parameters_.update()->op == done.op;
   }
+  // The compute thread reads the parameters, or the program looks at them: they must not change.
+  bool InUse() const { return own_.UsesParameters() || with_.epoch_ends.shown(); }
+  // The parameters were copied, and are those before this round.
+  void BecomeLevel(RoundId next, Attempt newest);
   // The round is in the parameters: says so, and begins what waits for that.
   void TellApplied(const msg::Commit& commit, std::uint64_t digest);
   static Status Unexpected() {

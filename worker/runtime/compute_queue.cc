@@ -41,6 +41,19 @@ void ComputeQueue::Update(const ProgramUpdate& update) {
   wake_.notify_one();
 }
 
+void ComputeQueue::EndEpoch(const action::EpochEnd& end) {
+  std::lock_guard lock(mutex_);
+  epoch_end_ = end;
+  wake_.notify_one();
+}
+
+std::shared_ptr<const CommittedCounts> ComputeQueue::CountsBefore(RoundId round) const {
+  for (auto at = last_counts_.rbegin(); at != last_counts_.rend(); ++at) {
+    if ((*at)->round < round) return *at;
+  }
+  return counts_;
+}
+
 // Told again with what a worker that was away is to take; a later attempt is over other parts.
 void ComputeQueue::Committed(const msg::Commit& commit) {
   std::lock_guard lock(mutex_);
@@ -51,6 +64,8 @@ void ComputeQueue::Committed(const msg::Commit& commit) {
   counts_ = std::make_shared<CommittedCounts>(
       CommittedCounts{commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss,
                       commit.metrics, commit.policy, commit.slow});
+  last_counts_.push_back(counts_);
+  if (last_counts_.size() > kKeptCounts) last_counts_.pop_front();
 }
 
 void ComputeQueue::Orphan(action::Orphaned orphaned) {
@@ -80,10 +95,12 @@ void ComputeQueue::Reset() {
   look_ = false;
   chunk_.reset();
   update_.reset();
+  epoch_end_.reset();
   orphaned_.reset();
   expects_detached_ = false;
   detached_.reset();
   counts_.reset();
+  last_counts_.clear();
 }
 
 void ComputeQueue::End(Ending ending) {
@@ -111,6 +128,12 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
       pick.kind = Pick::Kind::kUpdate;
       pick.update = *std::exchange(update_, std::nullopt);
       pick.counts = counts_;
+      return pick;
+    }
+    if (epoch_end_) {
+      pick.kind = Pick::Kind::kEpochEnd;
+      pick.epoch_end = *std::exchange(epoch_end_, std::nullopt);
+      pick.counts = CountsBefore(pick.epoch_end.next);
       return pick;
     }
     if (orphaned_ && !expects_detached_) {
@@ -149,7 +172,7 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
       return pick;
     }
     const auto something = [this] {
-      if (ended_ || update_.has_value()) return true;
+      if (ended_ || update_ || epoch_end_) return true;
       if (orphaned_) return !expects_detached_ || detached_.has_value();
       return look_ || chunk_.has_value();
     };

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -57,6 +59,7 @@ class ComputeQueue {
   struct Pick {
     enum class Kind : std::uint8_t {
       kUpdate,
+      kEpochEnd,
       kRun,
       kSeal,
       kEvaluate,
@@ -66,15 +69,17 @@ class ComputeQueue {
       kNone
     };
     Kind kind = Kind::kEnd;
-    action::StartWork work;                         // kRun, kSeal
-    UnitQueue::Take take;                           // kRun, kSeal
-    std::vector<Unit> units;                        // kRun
-    action::EvaluateChunk chunk;                    // kEvaluate
-    ProgramUpdate update;                           // kUpdate
-    action::Orphaned orphaned;                      // kOrphaned
-    action::Detached detached;                      // kDetached
-    Ending ending;                                  // kEnd
-    std::shared_ptr<const CommittedCounts> counts;  // null: nothing is committed yet
+    action::StartWork work;       // kRun, kSeal
+    UnitQueue::Take take;         // kRun, kSeal
+    std::vector<Unit> units;      // kRun
+    action::EvaluateChunk chunk;  // kEvaluate
+    ProgramUpdate update;         // kUpdate
+    action::EpochEnd epoch_end;   // kEpochEnd
+    action::Orphaned orphaned;    // kOrphaned
+    action::Detached detached;    // kDetached
+    Ending ending;                // kEnd
+    // Null: nothing is committed yet. kEpochEnd: of the epoch's last round, where it is kept.
+    std::shared_ptr<const CommittedCounts> counts;
   };
 
   // --- data thread ---
@@ -83,11 +88,13 @@ class ComputeQueue {
   void WakeCompute();
   void VoidWork();
   void Evaluate(const action::EvaluateChunk& chunk);
+  // Comes before all work of the next epoch.
+  void EndEpoch(const action::EpochEnd& end);
   // Comes before all else. Any thread.
   void Update(const ProgramUpdate& update);
   // Shown to whoever picks from here on. Any thread.
   void Committed(const msg::Commit& commit);
-  // The coordinator is gone: updates and this are all that there is, until Expect.
+  // The coordinator is gone: updates, ends of epochs and this are all that there is, until Expect.
   void Orphan(action::Orphaned orphaned);
   void Detach(action::Detached detached);
   // The first one counts; any thread.
@@ -114,6 +121,12 @@ class ComputeQueue {
   const std::atomic<bool>& ended() const { return ended_; }
 
  private:
+  // As many rounds as can have closed since the parameters were those of an epoch's end.
+  static constexpr std::size_t kKeptCounts = 8;
+
+  // The newest of the rounds before this one, else the newest of all.
+  std::shared_ptr<const CommittedCounts> CountsBefore(RoundId round) const;
+
   std::mutex mutex_;
   std::condition_variable wake_;
   UnitQueue* queue_ = nullptr;
@@ -122,12 +135,14 @@ class ComputeQueue {
   bool look_ = false;  // there may be something in the queue
   std::optional<action::EvaluateChunk> chunk_;
   std::optional<ProgramUpdate> update_;
+  std::optional<action::EpochEnd> epoch_end_;
   std::optional<action::Orphaned> orphaned_;
   bool expects_detached_ = false;
   std::optional<action::Detached> detached_;
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
   std::shared_ptr<const CommittedCounts> counts_;
+  std::deque<std::shared_ptr<const CommittedCounts>> last_counts_;  // of the last commits
   Ending ending_;
 };
 

@@ -315,6 +315,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::WakeCompute&) { compute_.WakeCompute(); }
   void Do(action::VoidWork&) { compute_.VoidWork(); }
   void Do(action::EvaluateChunk& a) { compute_.Evaluate(a); }
+  void Do(action::EpochEnd& a) { compute_.EndEpoch(a); }
 
   template <class Operation>
   void PostOperation(Operation& operation) {

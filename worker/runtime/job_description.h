@@ -58,6 +58,8 @@ struct JobDescription {
   // Parameters that the job's own rules update with a rate, weight decay or momentum of their own.
   // Together parameter_count; empty: all are alike. The same on every worker, which is checked.
   ParameterGroups groups = {};
+  // The program asks for the ends of epochs (Work::Kind::kEpochEnd).
+  bool epoch_ends = false;
   // Some parameters are running statistics: they travel with the gradients, as they are.
   bool averages = false;
   // The most that this worker computes at once, however much is given to it. The bound of samples

@@ -106,10 +106,11 @@ class SessionImpl final : public Session {
 
   // With the coordinator that has welcomed this worker. `held`: from the one before.
   Status StartExchange(const std::optional<HeldParameters>& held,
-                       std::uint32_t first_generation = 1) {
+                       std::uint32_t first_generation = 1, EpochsSeen epochs = {}) {
     DataPlane::Setup setup = MakeSetup();
     setup.core.held = held;
     setup.core.first_generation = first_generation;
+    setup.core.epochs_seen = epochs;
     auto plane = DataPlane::Start(std::move(setup), parts_->layout(), *parts_->buffers,
                                   *parts_->optimizer, compute_);
     if (!plane) return plane.error();
@@ -144,6 +145,7 @@ class SessionImpl final : public Session {
 
   Work NextWithin(Duration limit) override {
     Back();
+    if (std::exchange(epoch_end_shown_, false)) plane_->Post(event::EpochEndSeen{});
     for (;;) {
       auto pick = compute_.Next(limit);
       if (pick.kind == ComputeQueue::Pick::Kind::kOrphaned) {
@@ -374,8 +376,11 @@ class SessionImpl final : public Session {
     // The same coordinator, which has given this worker up while it was stopped, believes nothing.
     const bool same = next.welcome.term == welcome_.term;
     welcome_ = std::move(next.welcome);
+    // An end that the core before has shown may not have come to the program.
+    EpochsSeen epochs = detached.epochs_seen;
+    epochs.next = next_epoch_;
     if (Status started =
-            StartExchange(same ? std::nullopt : detached.held, detached.next_generation);
+            StartExchange(same ? std::nullopt : detached.held, detached.next_generation, epochs);
         !started) {
       compute_.End({.reason = started.error().message, .failed = true});
     }
@@ -477,6 +482,8 @@ class SessionImpl final : public Session {
         Collect();
         plane_->Post(Seal(pick.take.work, pick.take.part));
         return std::nullopt;
+      case ComputeQueue::Pick::Kind::kEpochEnd:
+        return EpochEndWork(pick.epoch_end);
       case ComputeQueue::Pick::Kind::kEvaluate:
         return EvaluationWork(pick.chunk);
       case ComputeQueue::Pick::Kind::kNone:
@@ -595,6 +602,19 @@ class SessionImpl final : public Session {
     return work;
   }
 
+  Work EpochEndWork(const action::EpochEnd& end) {
+    epoch_end_shown_ = true;
+    next_epoch_ = Epoch(end.epoch.value + 1);
+    Work work;
+    work.kind = Work::Kind::kEpochEnd;
+    work.round = end.next;
+    work.epoch = end.epoch;
+    work.late = end.late;
+    work.parameters = {parts_->buffers->parameters(), parts_->description.parameter_count};
+    work.parameters_version = static_cast<std::uint32_t>(end.next.value);
+    return work;
+  }
+
   Work UpdateWork(const ProgramUpdate& update) {
     update_ = update;
     const std::uint64_t count = parts_->description.parameter_count;
@@ -666,7 +686,9 @@ class SessionImpl final : public Session {
   std::optional<action::EvaluateChunk> chunk_;  // that is being evaluated
   std::optional<ProgramUpdate> update_;         // that is being made
   std::optional<Time> away_since_;
-  bool ended_ = false;  // the loop knows: nothing is left to tell the coordinator
+  bool epoch_end_shown_ = false;  // since the last Next
+  Epoch next_epoch_;              // those before it have ended, as the program knows
+  bool ended_ = false;            // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;
 };
 

@@ -81,11 +81,19 @@ struct Work {
   // to the same bits; a worker whose parameters differ from the majority's is put behind. All of
   // the update that is to outlive it, as step counts and moments, goes into `update` and `state`.
   // Checkpoints and copies for workers that join have these; what is kept elsewhere is not theirs.
-  enum class Kind : std::uint8_t { kTrain, kEvaluate, kUpdate, kEnd, kNone };
+  //
+  // kEpochEnd (only with JobDescription::epoch_ends): all rounds of `epoch`, and of the epochs
+  // before it, are in `parameters`, which stay as they are until Next is called again. It comes
+  // before any work of the next epoch, also to a worker that had no units at the epoch's end. The
+  // last epoch ends with kEnd.
+  enum class Kind : std::uint8_t { kTrain, kEvaluate, kUpdate, kEpochEnd, kEnd, kNone };
   Kind kind = Kind::kEnd;
 
-  RoundId round;
+  RoundId round;  // kEpochEnd: the first one of a later epoch
   Epoch epoch;
+  // kEpochEnd: the parameters may be later ones than the epoch's. This worker has joined since, was
+  // behind and copied them, or computed asynchronously on a copy meanwhile.
+  bool late = false;
   // kEvaluate: of the test set.
   SampleRange range;
   // kTrain: a run of units, to be computed together: positions in the epoch's order of samples, and
@@ -99,8 +107,8 @@ struct Work {
   // Valid as `samples`.
   std::span<const SampleRange> next_ranges;
   std::span<const std::uint32_t> next_samples;
-  // The parameters to use: of the last round, or of the evaluated one. Valid until Done /
-  // EvaluationDone. At kEnd see final_parameters.
+  // The parameters to use: of the last round, or of the evaluated one. Valid until Done,
+  // EvaluationDone or, of kEpochEnd, Next. At kEnd see final_parameters.
   std::span<const float> parameters;
   // The parameters are those of every other Work of this kind with the same version.
   std::uint32_t parameters_version = 0;
@@ -130,7 +138,8 @@ struct Work {
   // The newest round that this worker knows to be committed, and what it has counted: samples, the
   // mean loss over them, and what programs have logged of them (Session::Log). Beside a run of
   // round r it is round r - 1, on all workers alike; where all of a round were fenced it may be
-  // newer. nullopt: there is none yet.
+  // newer. At kEpochEnd it is the epoch's last round, unless that is late. nullopt: there is none
+  // yet.
   struct Counted {
     RoundId round;
     Epoch epoch;
