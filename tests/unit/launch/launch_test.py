@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 import unittest.mock
@@ -562,6 +563,18 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(process.wait(TIMEOUT_S), 128 + signal.SIGKILL, seen)
         self.assertNotIn("restarting it", seen)
         self.assertEqual(seen.count("worker arguments"), 0, seen)  # those of the first start go on
+
+    def test_a_worker_that_waits_for_its_restart_gets_it_although_the_coordinator_dies(self):
+        process = self.start("--restart-workers", "1", plan="wait", env={"WORKER_STAYS": "0", "WORKER_DIES": "1"})
+        seen = self.read_until(process, "worker 1 was ended by SIGKILL; restarting it in 1 s")
+        os.kill(int(re.search(r"pid (\d+)", seen)[1]), signal.SIGKILL)
+        self.read_until(process, "the coordinator was ended by SIGKILL; restarting it")
+        hang = threading.Timer(TIMEOUT_S, process.kill)
+        hang.start()
+        self.addCleanup(hang.cancel)
+        self.read_until(process, "all joined")
+        process.kill()  # and all that it has started
+        process.wait(TIMEOUT_S)
 
     def test_no_worker_is_started_for_a_job_that_is_over(self):
         over = self.folder / "over"

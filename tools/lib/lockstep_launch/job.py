@@ -267,9 +267,11 @@ class Job:
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _start_again(self):
-        if self.stops > 0 or self.status is not None or self.coordinator.poll() is not None:
+        if self.stops > 0 or self.status is not None:
             for slot in self.slots.values():
                 slot.again = None
+        if self.coordinator.poll() is not None:
+            return  # the job is over, or the next coordinator is started first and finds these restarts still due
         for number, slot in self.slots.items():
             if slot.again is not None and slot.again <= time.monotonic():
                 self._start_worker(number)
