@@ -15,7 +15,7 @@ mkdir "$dir"
 for at in 1 2 4; do echo "{\\"times\\": {\\"commit\\": $at}}"; done >"$dir/rounds.jsonl"
 """
 EXPERIMENTS = TOOLS / "experiments"
-PARSED = ("bench-build", "check-run", "compare", "ctl", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
+PARSED = ("bench-build", "chaos", "check-run", "compare", "ctl", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
 
 
 def path_of(tool):
@@ -64,6 +64,12 @@ class ToolUsage(unittest.TestCase):
         self.refused("bench-pytorch", *built, "--set", "foo", said="KEY=VALUE")
         self.refused("bench-pytorch", *built, "--python", "nofile", said="--python nofile")
         self.refused("bench-link", *built, "--rate", "foo", said="--rate foo")
+        self.refused("chaos", *built, "--minutes", "0", said="--minutes 0: more than 0")
+        self.refused("chaos", *built, "--job", "-1", said="--job -1: 0 or more")
+        self.refused("chaos", *built, "--without", "foo", said="--without foo: the kinds are kill-worker, ")
+        self.refused("chaos", *built, "--python", "nofile", said="--python nofile: there is no such program")
+        self.refused("chaos", *built, "--out", self.build / "bin" / "lockstep-worker", said="is not a folder")
+        self.refused("chaos", "--build-dir", self.build / "none", said="there are no programs in ")
         self.refused("bench-link", *built, "--flow-limit", "0bit", said="--flow-limit 0bit")
         self.refused("exchange-crossings", *built, "-n", 0, said="0: expected")
         self.refused("exchange-crossings", *built, "-j", 0, said="at least 1")
@@ -116,7 +122,7 @@ class ToolUsage(unittest.TestCase):
 
     def test_outputs_that_cannot_be_written(self):
         for tool, options in (("exchange-crossings", ("--json", "--svg")), ("fault-cost", ("--json",)), ("bench-peers", ("--json",)),
-                              ("bench-pytorch", ("--json",)), ("bench-link", ("--json",))):
+                              ("bench-pytorch", ("--json",)), ("bench-link", ("--json",)), ("chaos", ("--json",))):
             for option in options:
                 self.refused(tool, "--build-dir", self.build, option, self.empty, said="Is a directory")
                 self.refused(tool, "--build-dir", self.build, option, self.empty / "no" / "x", said="No such file")
