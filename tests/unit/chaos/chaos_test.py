@@ -94,13 +94,16 @@ class JudgeTest(Folder):
 
     def test_only_documented_failures_are_allowed_and_only_after_their_faults(self):
         lost = "no worker holds the parameters any more; resume from the checkpoint"
-        self.assertTrue(judge.allowed_failure(lost, {"kill-worker"}, all_touched=True))
-        self.assertFalse(judge.allowed_failure(lost, {"kill-worker"}, all_touched=False))
-        self.assertFalse(judge.allowed_failure(lost, {"change-policy"}, all_touched=True))
+        self.assertTrue(judge.allowed_failure(lost, {"kill-worker"}, {judge.ALL_HIT}))
+        self.assertFalse(judge.allowed_failure(lost, {"kill-worker"}, {judge.SHARDED}))
+        self.assertFalse(judge.allowed_failure(lost, {"change-policy"}, {judge.ALL_HIT}))
+        stood = "no worker holds the parameters any more: the coordinator itself stood still for 3.6 s"
+        self.assertTrue(judge.allowed_failure(stood, {"stop-coordinator"}, set()))
+        self.assertFalse(judge.allowed_failure(stood, {"kill-worker"}, {judge.ALL_HIT, judge.SHARDED}))
         full = "rounds.jsonl: cannot write: No space left on device"
-        self.assertTrue(judge.allowed_failure(full, {"full-disk"}, all_touched=False))
-        self.assertFalse(judge.allowed_failure(full, {"kill-worker"}, all_touched=True))
-        self.assertFalse(judge.allowed_failure("the loss has exploded", set(plan.KINDS), all_touched=True))
+        self.assertTrue(judge.allowed_failure(full, {"full-disk"}, set()))
+        self.assertFalse(judge.allowed_failure(full, {"kill-worker"}, {judge.ALL_HIT}))
+        self.assertFalse(judge.allowed_failure("the loss has exploded", set(plan.KINDS), {judge.ALL_HIT, judge.SHARDED}))
 
 
 class LeftoversTest(Folder):

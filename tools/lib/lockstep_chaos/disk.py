@@ -62,8 +62,12 @@ class Disk:
         Path(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error").write_text("1", encoding="utf-8")
 
     def repair(self):
-        """Nobody may have a file there open: the kernel writes to it again only once it is mounted anew."""
+        """Nobody may have a file there open. The kernel writes to a broken disk again only once it is mounted nowhere, and other namespaces
+        may have it: so its copy takes its place."""
         self._run("umount", self.path)
+        whole = self.image.with_suffix(".repaired")
+        shutil.copyfile(self.image, whole)
+        os.replace(whole, self.image)
         subprocess.run(["e2fsck", "-fy", self.image], capture_output=True, check=False)
         self._mount()
 

@@ -51,11 +51,10 @@ class Faults:
             self._begin(self.pending.pop(0), now)
 
     def end_all(self):
-        """Nothing is disturbed after it; the job goes on or has ended."""
+        """The launcher has ended. Once more after the last process: a disk is repaired then."""
         for entry in list(self.active):
-            if entry[0].kind != "drain-worker":
-                entry[1]()
-            self._over(entry)
+            if entry[0].kind == "drain-worker" or entry[1]() is not False:
+                self._over(entry)
         for happened, asked in list(self.asked):
             asked.kill()
             asked.wait()
@@ -218,7 +217,7 @@ class Faults:
     def _read_only_disk(self, _):
         """It stays so until the job has ended."""
         self.place.disk.break_it()
-        return "", (), lambda: False if self.place.runs() else self.place.disk.repair()
+        return "", (), lambda: False if processes.marked(self.place.mark) else self.place.disk.repair()
 
 
 class Joiner:

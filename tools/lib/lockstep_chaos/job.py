@@ -16,7 +16,7 @@ BEGIN_S = 300.0
 STALL_S = 24 * TIMEOUT_S + 60
 # After the launcher's end, for a worker that it has not started: it looks for a coordinator for 3 T, and 15 s are the launcher's own patience.
 END_S = 3 * TIMEOUT_S + 20
-TOUCHED_S = 75.0  # a worker that was hit so lately may still be missing
+HIT_S = 75.0  # a worker that was hit so lately may still be missing
 MOST_RESUMES = 3
 
 
@@ -88,6 +88,7 @@ def _run_to_end(plan, place, result, note):
         elif not place.wait_for_end(END_S):
             result.findings += leftovers.of_job(place.mark, place.temporary, place.shared_before)
             place.end_processes()
+        faults.end_all()
         _take_pauses(result, faults, watch, begun, ended)
         text = _text_of(place, log)
         result.findings += judge.logs(text)
@@ -98,7 +99,7 @@ def _run_to_end(plan, place, result, note):
             break
         reason = _reason(place, text, status)
         note(f"the job ends: {reason}")
-        if not judge.allowed_failure(text, {one.kind for one in faults.happened}, _all_touched(plan, faults, ended)):
+        if not judge.allowed_failure(text, {one.kind for one in faults.happened}, _facts(plan, faults, ended)):
             result.findings.append(f"the job failed, and no document says that it may: {reason}")
             return
         if result.resumes == MOST_RESUMES:
@@ -156,6 +157,7 @@ def _reason(place, text, status):
     return f"status {status}: {' / '.join(lines[-3:])[:400]}"
 
 
-def _all_touched(plan, faults, ended):
-    hit = [one.workers for one in faults.happened if one.ended is None or one.ended > ended - TOUCHED_S]
-    return len(frozenset().union(*hit)) == plan.workers
+def _facts(plan, faults, ended):
+    hit = [one.workers for one in faults.happened if one.ended is None or one.ended > ended - HIT_S]
+    all_hit = len(frozenset().union(*hit)) == plan.workers
+    return {fact for fact, holds in ((judge.ALL_HIT, all_hit), (judge.SHARDED, "optimizer.replicas" in plan.settings)) if holds}

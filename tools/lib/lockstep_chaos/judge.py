@@ -20,15 +20,17 @@ CRASHES = (
     (re.compile(r"broke the protocol"), "a broken protocol"),
     (re.compile(r"Fatal Python error"), "a crash of Python"),
 )
-# The lines with which the documents (docs/guides/resume.md, docs/reference/operations.md) let a job fail, and the kinds of faults of which
-# one must have been there: `all` means that every worker was touched by one since the last quiet moment.
+# The lines with which the documents (docs/guides/resume.md, docs/reference/operations.md) let a job fail, the kinds of faults of which one
+# must have been there, and a fact that must hold beside it (or None).
+ALL_HIT = "each worker was hit by a fault not long before"
+SHARDED = "no worker holds all of the optimizer's state"
 LOST_ALL = ("kill-worker", "stop-worker", "hold-interpreter", "stop-coordinator", "cut-link", "one-way-link", "drain-worker", "slow-link")
 DISKS = ("full-disk", "read-only-disk")
 ALLOWED = (
-    (re.compile(r"no worker is left: the job ends|no worker holds the parameters any more"), LOST_ALL, True),
-    (re.compile(r"no worker holds the parameters any more: the coordinator itself stood still"), ("stop-coordinator",), False),
-    (re.compile(r"the last copy of shard \d+ of the optimizer's state is lost"), LOST_ALL + ("kill-coordinator",), False),
-    (re.compile(r"No space left on device|Read-only file system|Input/output error"), DISKS, False),
+    (re.compile(r"no worker is left: the job ends|no worker holds the parameters any more(?!: the coordinator)"), LOST_ALL, ALL_HIT),
+    (re.compile(r"no worker holds the parameters any more: the coordinator itself stood still"), ("stop-coordinator",), None),
+    (re.compile(r"the last copy of shard \d+ of the optimizer's state is lost"), (*LOST_ALL, "kill-coordinator"), SHARDED),
+    (re.compile(r"No space left on device|Read-only file system|Input/output error"), DISKS, None),
 )
 
 
@@ -76,7 +78,6 @@ def logs(text):
     return [f"{what}: {line.strip()[:200]}" for line in text.splitlines() for pattern, what in CRASHES if pattern.search(line)]
 
 
-def allowed_failure(reason, kinds, all_touched):
-    """Whether the documents let a job fail with this text after faults of these kinds."""
-    return any(pattern.search(reason) and any(kind in kinds for kind in causes) and (all_touched or not of_all)
-               for pattern, causes, of_all in ALLOWED)
+def allowed_failure(text, kinds, facts):
+    """Whether the documents let a job fail with this output after faults of these kinds."""
+    return any(pattern.search(text) and any(kind in kinds for kind in causes) and fact in (None, *facts) for pattern, causes, fact in ALLOWED)

@@ -99,7 +99,7 @@ def _settings(draws, workers, torch, ucx, number):
     optimizer = draws.choice(("sgd", "adamw"))
     clip = draws.random() < 0.2
     quorum = draws.choice((None, None, 1, (workers + 1) // 2))
-    epochs = draws.randint(6, 10)
+    epochs = draws.randint(6, 12)
     widths = draws.choice(("32", "256,128", "64,64,64"))
     count = draws.randint(2, workers - 1) if replicas else 0
     local = policy.startswith("local")
@@ -143,8 +143,8 @@ def _settings(draws, workers, torch, ucx, number):
 
 def _faults(draws):
     faults, at = [], FAULTS_FROM
-    spacing = draws.choice((1.0, 2.0, 4.0))
-    for _ in range(draws.randint(3, 9)):
+    spacing = draws.choice((0.5, 1.0, 2.0))
+    for _ in range(draws.randint(4, 12)):
         kind = draws.choices(list(KINDS), [weight for _, weight, _ in KINDS.values()])[0]
         low, high = KINDS[kind][2]
         faults.append(Fault(round(at, 3), kind, round(draws.uniform(low, high), 3), draws.random(), draws.random()))
