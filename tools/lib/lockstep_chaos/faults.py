@@ -199,16 +199,16 @@ class Faults:
 
     def _cut_link(self, fault):
         one, other = self._pair(fault)
-        return f"{one} and {other}", self.place.workers_at(one, other), self._losing((one, other), (other, one))
+        return f"{one} and {other}", self.place.workers_cut_off(one, other), self._losing((one, other), (other, one))
 
     def _one_way_link(self, fault):
         one, other = self._pair(fault)
-        return f"{one} to {other}", self.place.workers_at(one, other), self._losing((one, other))
+        return f"{one} to {other}", self.place.workers_cut_off(one, other), self._losing((one, other))
 
     def _slow_link(self, fault):
         host, rate = self._pair(fault)[0], links.RATES[int(fault.other * len(links.RATES))]
         self.place.hosts.slow(host, rate)
-        return f"{host} at {rate}", self.place.workers_at(host), lambda: self.place.hosts.unslow(host)
+        return f"{host} at {rate}", (), lambda: self.place.hosts.unslow(host)
 
     def _full_disk(self, _):
         self.place.disk.fill()

@@ -9,8 +9,8 @@ from lockstep_chaos.place import Place
 from lockstep_chaos.plan import SAMPLES, TIMEOUT_S
 
 LOOK_S = 0.02
-# Until the first checkpoint: the start of PyTorch on a busy machine, job.join_timeout and twelve rounds.
-BEGIN_S = 300.0
+# Until the first checkpoint: a PyTorch job waits ten minutes for its first worker (docs/reference/operations.md), then come twelve rounds.
+BEGIN_S = 700.0
 # Without a fault under way, until the next round is closed or the launcher ends: a round that nobody applies takes 6 T three times
 # (docs/reference/operations.md), a worker that failed soon again is restarted after 60 s, and it copies for 6 T.
 STALL_S = 24 * TIMEOUT_S + 60

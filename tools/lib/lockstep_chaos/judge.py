@@ -24,7 +24,7 @@ CRASHES = (
 # must have been there, and a fact that must hold beside it (or None).
 ALL_HIT = "each worker was hit by a fault not long before"
 SHARDED = "no worker holds all of the optimizer's state"
-LOST_ALL = ("kill-worker", "stop-worker", "hold-interpreter", "stop-coordinator", "cut-link", "one-way-link", "drain-worker", "slow-link")
+LOST_ALL = ("kill-worker", "stop-worker", "hold-interpreter", "cut-link", "one-way-link", "drain-worker")
 DISKS = ("full-disk", "read-only-disk")
 ALLOWED = (
     (re.compile(r"no worker is left: the job ends|no worker holds the parameters any more(?!: the coordinator)"), LOST_ALL, ALL_HIT),

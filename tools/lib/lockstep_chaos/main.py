@@ -76,6 +76,8 @@ def run_one(number, able, chosen):
     told = (lambda text: say(f"    {text}")) if chosen.job is not None else (lambda text: None)
     result = job.run(drawn, chosen, told)
     say(f"job {number}: {report.line_of(result)}")
+    for failure in result.failures:
+        say(f"    resumed after {failure}")
     for finding in result.findings:
         say(f"    {finding}")
     if result.kept:

@@ -131,11 +131,12 @@ class Place:
         name = sh("ip", "netns", "identify", pid).stdout.strip() if self.hosts else ""
         return ["ip", "netns", "exec", name] if name else []
 
-    def workers_at(self, *hosts):
-        """The numbers of the workers on these hosts, as the launcher places them."""
+    def workers_cut_off(self, *hosts):
+        """The numbers of the workers on these hosts, as the launcher places them, but not those beside the coordinator on the first host: a
+        link is no reason to lose them."""
         found, first = set(), 0
-        for host, count in zip(self.hosts.job_hosts(), self.plan.hosts):
-            if host in hosts:
+        for number, (host, count) in enumerate(zip(self.hosts.job_hosts(), self.plan.hosts)):
+            if host in hosts and number > 0:
                 found.update(range(first, first + count))
             first += count
         return found
