@@ -172,7 +172,7 @@ def check(status: int) -> None:
 
 
 def capsule(tensor: c_void_p) -> Any:
-    """Of a DLManagedTensor, as the Python side of DLPack has it: who takes it over renames it, and calls its deleter later."""
+    """Puts a DLManagedTensor into a capsule of DLPack. The consumer renames the capsule and calls the tensor's deleter later."""
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
     return new(tensor, _DLPACK, None)

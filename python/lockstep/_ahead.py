@@ -1,7 +1,7 @@
-"""Which positions a worker is likely to be given next. A guess: what comes of it is time, never a sample.
+"""Which positions a worker is likely to be given next. A wrong guess costs time, never a sample.
 
-The session tells a run when it is to be computed and nothing before. But rounds go through an epoch's positions in order, and a
-worker's share of a round begins and ends where that of the round before did, as long as nobody becomes slower or faster.
+The session tells a run only when it is to be computed. But rounds go through an epoch's positions in order. A worker's share of a
+round begins and ends where its share of the round before did, unless somebody becomes slower or faster.
 """
 
 from array import array

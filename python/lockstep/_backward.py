@@ -2,8 +2,8 @@
 
 A job must know the loss beside its gradients, and make their sum of their mean, so hooks of parameters would not do: they see
 gradients alone. `torch.Tensor.backward` is replaced while there is a job. It takes a loss that comes from the job's parameters,
-which the graph behind it tells, and leaves all others, and calls with further arguments, to torch. What gets around it
-(`torch.autograd.backward`) leaves gradients that the job refuses.
+which the graph behind it tells, and leaves all others, and calls with further arguments, to torch. The job refuses gradients of a
+pass that gets around it (`torch.autograd.backward`).
 """
 
 import sys
@@ -44,8 +44,8 @@ class Taker:
             _scaler.unwatch()
 
     def reached_from(self, loss: torch.Tensor) -> bool:
-        """Depth first: the first leaf is one of the job's, as a rule. What is within a checkpoint with use_reentrant=True is no
-        part of the graph, so a loss with one is taken for the job's."""
+        """Searches depth first, as the first leaf is mostly a parameter of the job. The graph does not show the inside of a
+        checkpoint with use_reentrant=True, so a loss with one counts as one from the job's parameters."""
         seen: set[Any] = set()
         stack: list[Any] = [loss.grad_fn]
         hidden = False

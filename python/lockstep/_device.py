@@ -1,7 +1,7 @@
 """Where a model's parameters are, and with them the session's memory: on the host or on one GPU.
 
-On a GPU gradients and parameters stay in the session's memory there, which torch views as it does the host's. torch returns while
-its kernels are under way on a stream; the session is told which stream, and reads nothing before it has come that far.
+On a GPU gradients and parameters stay in the session's memory there, which torch views as it views the host's memory. Calls of
+torch return while kernels are under way on a stream. The session is told which stream, and reads nothing before they are done.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from lockstep._session import Session
 
 
 class Host:
-    """The host's memory: what torch has been asked for is done."""
+    """The host's memory. When torch returns, its work is done."""
 
     name = "cpu"
 
@@ -23,11 +23,11 @@ class Host:
         return torch.utils.dlpack.from_dlpack(session.tensor(address, state=state))
 
     def stream(self) -> int | None:
-        """On which this thread asks for something now; None: nothing is under way."""
+        """The stream on which this thread asks for work now; None: nothing is under way."""
         return None
 
     def settle(self, session: Session) -> None:
-        """What this thread has asked for is done, and the session has heard of it."""
+        """Has the session wait for all work that this thread has asked for."""
         stream = self.stream()
         if stream is not None:
             session.await_stream(stream)
@@ -52,5 +52,5 @@ def of(tensors: Iterable[tuple[str, torch.Tensor]]) -> Host:
         if device.type not in ("cpu", "cuda"):
             raise UsageError(f"{name} is on {device}: lockstep trains PyTorch models on the CPU and on CUDA GPUs")
         if device != place:
-            raise UsageError(f"{first} is on {place} and {name} on {device}: what is trained has to be on one device")
+            raise UsageError(f"{first} is on {place} and {name} on {device}: all trained parameters must be on one device")
     return Host() if place.type == "cpu" else Gpu(place.index or 0)

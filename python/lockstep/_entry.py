@@ -40,8 +40,9 @@ class Entry:
             self.wanted = self.launched.worker if self.launched else 0
         elif self.coordinator in Entry._joined and self.coordinator == os.environ.get("LOCKSTEP_COORDINATOR"):
             raise UsageError(
-                f"this process has had its job at {self.coordinator} (LOCKSTEP_COORDINATOR), and lockstep run starts one job: "
-                "use it once for each job, or start the script with torchrun or python, where each job has a coordinator of its own"
+                f"this process has had its job at {self.coordinator} (LOCKSTEP_COORDINATOR), and lockstep run starts one job. "
+                "Use lockstep run once for each job, or start the script with torchrun or python: then each job has its own "
+                "coordinator"
             )
 
     def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
@@ -81,7 +82,7 @@ class Entry:
         return session
 
     def pass_on(self) -> None:
-        """What the coordinator that was started here has warned of, where there are others that it may be about."""
+        """Prints the warnings of the coordinator that was started here, if the job may have other workers."""
         if self._own is not None and self.launched is not None:
             for line in self._own.warnings():
                 _errors.say(line)

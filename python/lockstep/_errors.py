@@ -1,4 +1,4 @@
-"""What can go wrong, and with which status a program ends that lets it pass."""
+"""The errors of the package, and the status with which a program ends that does not catch them."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ class Error(Exception):
 
 
 class UsageError(Error):
-    """What the user or the script gave is wrong or not supported, or the coordinator has refused it."""
+    """A setting or an argument is wrong or not supported, or the coordinator has refused it."""
 
     status = 2
 
@@ -56,11 +56,11 @@ _ends_badly = False
 
 
 def _explained(error: BaseException) -> BaseException:
-    """What torch raises because of how Lockstep has started the script, in Lockstep's words."""
+    """Replaces an exception of torch that comes from how Lockstep has started the script."""
     if isinstance(error, ValueError) and "environment variable RANK expected" in str(error) and "LOCKSTEP_WORKER" in os.environ:
         return UsageError(
-            "init_process_group: the workers of lockstep run have no process group of torch.distributed: leave it out "
-            "(job.rank and job.size tell who is who), or start the script with torchrun"
+            "init_process_group: the workers of lockstep run have no process group of torch.distributed. Leave it out "
+            "(use job.rank and job.size), or start the script with torchrun"
         )
     return error
 
@@ -110,7 +110,7 @@ def end_with_one_line() -> None:
 
 
 def _noted_exit(status: object = None) -> NoReturn:
-    """sys.exit: what runs at the exit cannot see the status."""
+    """Stands for sys.exit, because code that runs at the exit cannot see the status."""
     global _ends_badly
     _ends_badly = status not in (None, 0)
     _exit(status)  # type: ignore[arg-type]
@@ -131,8 +131,8 @@ def ends_badly() -> bool:
 
 
 def end_with(error: BaseException) -> None:
-    """For where an exception would be shown and go no further, as at the exit: one line, and at its end the process has the status
-    that the exception would have ended it with."""
+    """For places where an exception would be shown and go no further, as at the exit. Prints one line; the process ends with the
+    status of the exception."""
     if isinstance(error, SystemExit):
         status = error.code if isinstance(error.code, int) else 1
     else:

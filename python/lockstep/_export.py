@@ -1,4 +1,4 @@
-"""What a run directory tells, for other people's tools: TensorBoard, and whatever reads OpenTelemetry's OTLP/JSON.
+"""Converts a run directory for other tools: TensorBoard, and readers of OpenTelemetry's OTLP/JSON.
 
 In: rounds.jsonl and evaluations.jsonl (docs/reference/run-directory.md), also of a job that still runs: their whole lines. Times
 there are seconds since the job's start, which is no time of day; the last round is taken to have closed when rounds.jsonl was

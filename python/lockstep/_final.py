@@ -1,12 +1,12 @@
 """Which gradients the backward pass of a run has finished while it goes on: they may travel then.
 
 torch calls a parameter's post-accumulate hooks when it has added to its gradient, once in a pass, whatever uses the parameter. The
-hooks here are there for one pass only, and so behind all that the script has put there: what those make of a gradient is what is
-said to be final. Parameters that the loss does not come from are final with the first one that is.
+hooks here are added for one pass only, so they run after all hooks of the script, and a gradient is final with the script's
+changes. Parameters that the loss does not depend on are final with the first one that is.
 
-Not where a pass may run another one within itself, which adds to gradients for a second time: a function whose backward is written
-in Python may (checkpoints with use_reentrant=True do). Where the graph has one nothing is said, and all is final when the run is
-done.
+A pass may run another pass within itself, which adds to gradients for a second time. A function whose backward is written in
+Python may do so (checkpoints with use_reentrant=True do). If the graph has one, nothing is reported, and all is final when the run
+is done.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ from lockstep._errors import UsageError
 
 
 def order_of(trained: int, count: int) -> list[int]:
-    """In which `count` tensors are expected to become final: of the trained ones, which come first in the model's order, those last
-    that are used first; then all others, which are so with the end of the run."""
+    """The order in which `count` tensors should become final. The trained ones come first, in the reverse of the model's order. All
+    others follow; they are final at the end of the run."""
     return [*reversed(range(trained)), *range(trained, count)]
 
 
@@ -60,7 +60,7 @@ def backward(
 
 
 def _used(loss: torch.Tensor) -> set[int] | None:
-    """The leaves behind the loss, by identity; None: what is done to them cannot be told from the graph."""
+    """The leaves behind the loss, by identity; None: the graph does not show all additions to their gradients."""
     leaves: set[int] = set()
     seen: set[Any] = {None}
     stack: list[Any] = [loss.grad_fn]

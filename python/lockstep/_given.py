@@ -1,4 +1,4 @@
-"""What a script gives to job.prepare: where that is something else than a job takes, a line says what to write instead."""
+"""Checks the kinds of the arguments of job.prepare. If a job cannot take one, a line says what to write instead."""
 
 import os
 import traceback
@@ -79,7 +79,7 @@ def check_counts(**counts: int | None) -> None:
 
 
 def _what(value: Any) -> str:
-    """Of which kind it is."""
+    """Names the kind of a value."""
     if value is None:
         return "None"
     return f"the class {value.__name__}" if isinstance(value, type) else f"{type(value).__name__}"

@@ -1,4 +1,4 @@
-"""What hooks of the script see of gradients: those of the mean loss over the batch in hand, as it has computed it.
+"""Shows hooks of the script the gradients of the mean loss over the batch in hand, as the script has computed it.
 
 A job wants the gradient of the sum. To a hook that only scales or masks that is the same, but not to one that limits gradients, or
 looks how large they are. So where there are hooks of parameters or modules the pass is of the mean, and what they have made of a

@@ -1,7 +1,7 @@
-"""What a process shows before its session ends it because its training thread hangs: the stack of each thread of Python's.
+"""Writes the stack of each Python thread before the session ends a process whose training thread hangs.
 
-The session raises a signal on a thread of its own. faulthandler's handler runs in that thread and needs no lock of Python's. So it
-works as well where a call into a library hangs and keeps the interpreter's lock."""
+The session raises a signal on a thread of its own. faulthandler's handler runs in that thread and needs no lock of the interpreter.
+So it also works when a call into a library hangs and keeps that lock."""
 
 import faulthandler
 import signal

@@ -27,19 +27,25 @@ def init(
     log_level: str = "warn",
     connect_timeout: float = 60,
 ) -> "Job":
-    """The job that this process is a worker of: call it before the model is made.
+    """Makes this process a worker of a job, and returns the job. Call it before you make the model.
 
-    Where: `coordinator` ("HOST:PORT"), else LOCKSTEP_COORDINATOR, which `lockstep run` sets; else, in a process group of
-    torch.distributed or started by torchrun, srun, mpirun or another known launcher (docs/reference/pytorch-api.md), a job of those
-    workers, whose coordinator worker 0 starts; else a job of one, for which a coordinator is started here. `run_dir` is where the
-    coordinator that is started leaves its records; with `resume` it goes on from the newest checkpoint there, with "auto" if there
-    is one (`lockstep run` has --resume instead).
+    The job is found in this order:
 
-    `seed` seeds torch, random (and numpy where it is loaded), and is the job's seed. Workers that `lockstep run` or one of those
-    has started begin with the model of worker 0, others with that of their script, which must be the same.
-    `connect_timeout`: for so many seconds a coordinator is tried that does not listen yet, as one that resumes with much to read.
-    `settings` are further keys of the configuration, as {"policy.name": "auto"}; all workers must say the same. The job's own
-    config and command line win over the script.
+    - `coordinator` ("HOST:PORT"), or LOCKSTEP_COORDINATOR, which `lockstep run` sets.
+    - In a process group of torch.distributed, or under torchrun, srun, mpirun or another known launcher
+      (docs/reference/pytorch-api.md): a job of those workers. Worker 0 starts its coordinator.
+    - Otherwise a job of one worker, with a coordinator that is started here.
+
+    `run_dir`: the folder for the records of a coordinator that is started here. `resume`: True continues from the newest checkpoint
+    there; "auto" does so if there is one. With `lockstep run` use its option --resume instead.
+
+    `seed`: seeds torch, random and, if it is loaded, numpy; it is also the job's seed.
+    `connect_timeout`: how many seconds to try a coordinator that does not listen yet, as one that resumes and has much to read.
+    `settings`: further keys of the configuration, as {"policy.name": "auto"}; all workers must give the same. The job's own config
+    and command line take precedence over the script.
+
+    Workers that `lockstep run` or a known launcher has started begin with the model of worker 0. Others begin with the model of
+    their script, which must be the same.
     """
     _errors.end_with_one_line()
     _torch.check()
@@ -49,8 +55,8 @@ def init(
     # Set by multiprocessing as long as it runs the script for what it defines.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UsageError(
-            "the script runs again in a loader process, which 'spawn' and 'forkserver' do for what it defines: let it begin the "
-            "job within if __name__ == '__main__':, or say multiprocessing_context='fork' in the DataLoader"
+            "the script runs again in a loader process, because 'spawn' and 'forkserver' import it. Begin the job within "
+            "if __name__ == '__main__':, or give multiprocessing_context='fork' to the DataLoader"
         )
     if _undivided.inside():
         raise UsageError("lockstep.undivided() is for the line that makes a dataset: call lockstep.init() outside of it")
@@ -67,9 +73,9 @@ def init(
         raise UsageError(f"resume: {resume!r} is neither True nor False nor 'auto'")
     if resume and run_dir is None:
         raise UsageError(
-            "resume wants the run_dir to go on with"
+            "resume needs the run_dir of the job to continue"
             if address is None
-            else "resume is for who starts the coordinator: lockstep run --resume"
+            else "resume is for the program that starts the coordinator: use lockstep run --resume"
         )
     if not 0 < connect_timeout < math.inf:
         raise UsageError(f"connect_timeout: {connect_timeout!r} is not a number of seconds above 0")

@@ -1,9 +1,9 @@
 """The state that a new job begins with: worker 0's, as with DDP, so that a script need not seed what it makes at random.
 
 Parameters and buffers go from worker 0 to the others before they join, through a folder that `lockstep run` makes for the job, or
-the store of torch.distributed. Whether all have the same is the coordinator's to compare, before round 0. What does not fit another
-worker's model is left alone: the comparison says it better. Where there is no such way to the others, the coordinator passes on the
-parameters (own_parameters in _session.py), and only those.
+the store of torch.distributed. The coordinator compares the models of all workers before round 0. A tensor that does not fit
+another worker's model is left alone, as that comparison reports it better. If there is no such way to the others, the coordinator
+passes on the parameters (own_parameters in _session.py), and only those.
 
 In: a model. Out: the same model with worker 0's values, also on a worker that was started again.
 """

@@ -1,9 +1,9 @@
-"""What SIGINT and SIGTERM do while a job is on: they end the job in good order, with a checkpoint, and then the script.
+"""SIGINT and SIGTERM during a job: they end the job in good order, with a checkpoint, and then the script.
 
 Launchers send them to all workers alike (Ctrl-C, Slurm's warning before a time limit), and worker 0 passes them on to its
-coordinator. The script goes on meanwhile, for its round is to be closed; it is interrupted where the loop sees the end of the job,
-or soon after that end, wherever it is then. A second signal ends the script at once. A handler of the script's own stays as it is,
-and so does a signal that is ignored.
+coordinator. The script continues until its round is closed. It is interrupted when the loop sees the end of the job, or soon after
+that end, wherever it is then. A second signal ends the script at once. The script's own handlers and ignored signals stay as they
+are.
 """
 
 import queue

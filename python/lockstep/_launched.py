@@ -1,10 +1,11 @@
 """Workers that one launcher has started: how they find each other, and the coordinator that worker 0 starts.
 
-Their meeting place is that of torch.distributed: the store of the script's process group, where there is one, else a store at
-MASTER_ADDR and MASTER_PORT, which torchrun's agent serves or worker 0 does (_launchers.py says where that is). Worker 0 starts the
-coordinator, which ends with it, and puts its address there. Its initial state goes the same way. So does the job's secret, unless
-all workers have one in a file: whoever reaches that store can read it, and what is put there, as of any job of torch.distributed.
-With such a file, what comes out of the store is proven by it.
+They meet in a store, as jobs of torch.distributed do. If the script has a process group, it is that group's store. Otherwise it is
+a store at MASTER_ADDR and MASTER_PORT (_launchers.py finds both), which torchrun's agent or worker 0 serves. Worker 0 starts the
+coordinator, which ends with it, and puts its address there. Its initial state goes the same way.
+
+So does the job's secret, unless all workers have one in a file. Anybody who reaches the store can read the secret there, and write
+to the store. With such a file, the workers check that data in the store comes from worker 0.
 """
 
 import hmac
@@ -79,8 +80,8 @@ def listen_host(where: Launched) -> str:
     if where.one_host is None or alone:
         return where.host
     raise UsageError(
-        f"worker 0's host knows its name {where.host} as {found[0]}, where other hosts do not reach it, and no address of its own: "
-        "say with MASTER_ADDR the address by which they do"
+        f"worker 0's host knows its name {where.host} as {found[0]}, which other hosts do not reach, and has no other address. "
+        "Set MASTER_ADDR to the address by which they reach it"
     )
 
 
@@ -152,7 +153,7 @@ class Meeting:
             raise UsageError(f"LOCKSTEP_SECRET_FILE: {has} has one and {other} has none; let all have the same, or none")
         if not hmac.compare_digest(proof, self._proof(key, data)):
             raise UsageError(
-                "LOCKSTEP_SECRET_FILE: what the store has of worker 0 was not made with this worker's secret; let all have the same"
+                "LOCKSTEP_SECRET_FILE: worker 0's data in the store was not made with this worker's secret; let all have the same"
             )
         return data
 

@@ -61,7 +61,7 @@ _NUMBER = re.compile(r"(?!SLURM_)(?:.*_)?(?:RANK|RANKID|PROCID)|JOB_COMPLETION_I
 
 @dataclass(frozen=True)
 class Launched:
-    """Who has started the workers, and where they meet."""
+    """The launcher of the workers, and the place where they meet."""
 
     launcher: str
     worker: int
@@ -83,8 +83,8 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
     worker = _number(launcher, launcher.worker, environment)
     if not launcher.workers:
         raise UsageError(
-            f"{launcher.name} has started this as rank {worker} and does not tell of how many: use mpirun, or set {_BY_HAND} "
-            f"in each process (sh -c 'RANK=${launcher.worker} exec python train.py' with the others exported)"
+            f"{launcher.name} has started this as rank {worker}, but does not tell the number of ranks. Use mpirun, or set "
+            f"{_BY_HAND} in each process: export the others, and start sh -c 'RANK=${launcher.worker} exec python train.py'"
         )
     workers = _number(launcher, launcher.workers, environment)
     if workers <= 1:
@@ -118,8 +118,8 @@ def warning(environment: Mapping[str, str]) -> str:
     if not numbers:
         return ""
     return (
-        f"this is a job of one worker, and {', '.join(numbers)} in the environment may be of a launcher that is not known: "
-        f"if it has started others, set {_BY_HAND} for each, or use lockstep run"
+        f"this is a job of one worker, but {', '.join(numbers)} in the environment may come from an unknown launcher. "
+        f"If it has started others, set {_BY_HAND} for each, or use lockstep run"
     )
 
 

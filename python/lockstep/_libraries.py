@@ -1,8 +1,8 @@
-"""Streams of other libraries: what a dataset has taken for its part when it was made, which the job can neither see nor change.
+"""Streams of other libraries. Such a dataset takes its part when it is made; the job can neither see nor change that part.
 
 litdata and mosaicml-streaming read the environment in the constructor, datasets has a function of its own for it. The job would
-share out such a part again. mosaicml-streaming also waits at a barrier in shared memory for all workers that get_worker_info()
-tells of: with sharded=True those are processes that do not share it, so it would wait for ever.
+share out such a part again. mosaicml-streaming also waits at a barrier in shared memory for all workers of get_worker_info(). With
+sharded=True those are processes that do not share this memory, so it would wait for ever.
 """
 
 import itertools

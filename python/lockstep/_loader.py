@@ -35,7 +35,7 @@ _READ_AGAIN = 8  # of them: what flips an image or not is the same by chance eve
 
 
 def warn_of_unused(loader: DataLoader[Any], order: Order) -> None:
-    """What the script has asked for and is done otherwise."""
+    """Warns of requests of the script that the job does not follow."""
     if order.has_unused_generator:
         warnings.warn(
             "the DataLoader's generator is not used: the order of the samples, and what is drawn at random, come from the job's "
@@ -67,8 +67,8 @@ def dataset_digest(dataset: Dataset[Any], seed: int, *, warns: bool = False) -> 
     set_generators(state)
     if changed and warns:
         say(
-            f"sample {changed[0]} of the dataset is another one when it is read again with the same seeds, so it draws from a "
-            "generator of its own: after a resume, or on another worker, samples have other augmentations; let it draw from torch, "
+            f"sample {changed[0]} of the dataset differs when it is read again with the same seeds, so it draws from a generator "
+            "of its own. After a resume, or on another worker, samples have other augmentations. Let the dataset draw from torch, "
             "random or numpy.random, which the job seeds for each sample"
         )
     return hashlib.sha256(str(size).encode() + b"".join(samples.values())).hexdigest()
@@ -112,7 +112,7 @@ class Batches:
             self._processes.begin(seed, ahead)
 
     def read_run(self, run: Work) -> Any:
-        """What `collate` makes the run's batch of. What is drawn for a sample depends on its position alone."""
+        """Reads the run's samples, for `collate`. Random numbers of a sample depend on its position alone."""
         if self._tensors is not None:
             return run.samples
         if self._stream is not None:
@@ -253,14 +253,14 @@ class Loader:
     def __getattr__(self, name: str) -> Any:
         if name in ("state_dict", "load_state_dict"):  # of a StatefulDataLoader
             raise Missing(
-                f"the loader that job.prepare has returned has no {name}: where the job is stands in the checkpoints of its run "
-                "directory, with which lockstep run --resume goes on"
+                f"the loader that job.prepare has returned has no {name}: the checkpoints in the job's run directory hold its "
+                "position, and lockstep run --resume continues from them"
             )
         return getattr(self._loader, name)
 
 
 class _AnyEpoch:
-    """A sampler of torch's, with a `set_epoch` that does nothing."""
+    """A torch sampler with a `set_epoch` that does nothing."""
 
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler

@@ -116,7 +116,7 @@ def _end_with(trainer: int, link: socket.socket) -> None:
 
 
 class _Reader:
-    """What a loader process does: the piece that is urgent, else the one that was asked for first."""
+    """Serves requests in a loader process: the urgent piece first, else the oldest request."""
 
     def __init__(self, link: socket.socket, name: str, samples: Samples) -> None:
         self._link, self._name, self._samples = link, name, samples
@@ -158,7 +158,7 @@ class _Reader:
                 self._urgent.pop(ticket, None)
 
     def _read(self, seed: int, calls: list[tuple[Call, tuple[int, ...]]]) -> tuple[list[list[Any]], Error | None]:
-        """What there is of each call, up to the first that fails."""
+        """The samples of each call, up to the first call that fails."""
         results: list[list[Any]] = []
         for call, samples in calls:
             try:
@@ -178,7 +178,7 @@ def answer(link: socket.socket, ticket: int, value: Any) -> None:
     try:
         file = pack(value)
     except Exception as error:  # samples that cannot be pickled
-        where = "What the dataset returns cannot be sent to the training process (num_workers=0 reads it there)"
+        where = "A sample of the dataset cannot be sent to the training process (num_workers=0 reads it there)"
         file = pack(([], Error(error, where)))
     try:
         socket.send_fds(link, [ticket.to_bytes(8, "little")], [file])

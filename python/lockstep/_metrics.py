@@ -1,8 +1,8 @@
-"""What a script logs of its batches, and what comes back of it: reduced over a round, by all workers together.
+"""Metrics of a script's batches, reduced over a round by all workers together.
 
-A number belongs to the run in hand and goes with its contribution, so it counts exactly as often as the run's gradient: once, or
-not at all where the round is closed without it (then the samples come again, and with them the numbers). What a round has made of
-the numbers rides on its commit, and is the same on all workers.
+A number belongs to the run in hand and travels with its contribution, so it counts exactly as often as the run's gradient. If the
+round is closed without the contribution, both do not count; the samples come again, and with them the numbers. The reduced values
+travel with the round's commit, and are the same on all workers.
 """
 
 import numbers
@@ -19,24 +19,24 @@ _MOST = 64  # metrics of a job, as the session has it
 _MOST_BYTES = 64  # of a name
 _MOST_WEIGHT = 2**31  # of a run, as the session has it
 HOW = {_order.LEAST: "min", _order.GREATEST: "max", _stream.LEAST: "min", _stream.GREATEST: "max"}
-"""Metrics that are not for the script, and how they are reduced."""
+"""Internal metrics that the script does not see, and how they are reduced."""
 
 
 class Metrics(Mapping[str, float]):
-    """Of a round, by name; `loss` is among them, the mean of what `backward` was given, over its samples or over what `weigh` said.
-    Empty before the first."""
+    """The metrics of a round, by name. `loss` is the mean loss that `backward` was given, over samples or the weights of `weigh`.
+    Empty before the first round is closed."""
 
     def __init__(self, counted: Counted | None) -> None:
         self._values: dict[str, float] = {}
         self.round = -1
-        """Which round it was."""
+        """The number of the round."""
         self.epoch = -1
         self.samples = 0
-        """How many it has counted."""
+        """The samples that the round has counted."""
         self.policy = ""
-        """That was in force."""
+        """The policy of the round."""
         self.slow_workers: tuple[int, ...] = ()
-        """Whose units took at least 1.5 times the median's time."""
+        """The workers whose units took at least 1.5 times the median time."""
         if counted is not None:
             self.round, self.epoch, self.samples = counted.round, counted.epoch, counted.samples
             self.policy, self.slow_workers = counted.policy, counted.slow
@@ -56,14 +56,14 @@ class Metrics(Mapping[str, float]):
 
 
 class Log:
-    """Of the run in hand."""
+    """The metrics of the run in hand."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Reduction] = {}  # of each name, for the whole job
         self._values: dict[str, tuple[float, int]] = {}  # and how many samples it is a mean of
 
     def begin(self) -> None:
-        """A run; what was logged of the one before is with the session."""
+        """Begins a run; the session has the metrics of the one before."""
         self._values = {}
 
     def add(self, values: Mapping[str, Any], reduce: str | Mapping[str, str], samples: int, run: int) -> None:
@@ -91,7 +91,7 @@ class Log:
         if not isinstance(name, str) or not 1 <= len(name.encode()) <= _MOST_BYTES or not name.isprintable():
             raise UsageError(f"job.log: {name!r} is no name of 1 to {_MOST_BYTES} printable bytes")
         if name == "loss":
-            raise UsageError("job.log: loss is what job.backward was given, and logged by itself: call yours otherwise")
+            raise UsageError("job.log: the loss that job.backward is given is logged as loss already: take another name")
         how = reduce if isinstance(reduce, str) else reduce.get(name, "mean")
         if how not in ("mean", "sum", "min", "max"):
             raise UsageError(f"job.log: {name} is to be reduced by {how!r}: expected 'mean', 'sum', 'min' or 'max'")
@@ -110,7 +110,7 @@ def _number(name: str, value: Any) -> float:
 
 
 def weight(value: Any) -> int:
-    """What job.weigh was given."""
+    """Checks the argument of job.weigh."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.detach().item()
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -54,8 +54,8 @@ def _norms(model: nn.Module, *, training: bool = True) -> Iterator[tuple[str, nn
 
 
 class Parameters:
-    """Of a model, those that the optimizer has, in the model's order; and behind them what else is the job's: the running
-    statistics of its norms (`averaged`), and the extra values of its updates.
+    """The parameters of a model that the optimizer has, in the model's order. Behind them are further values of the job: the
+    running statistics of norms (`averaged`), and the extra values of updates.
 
     Running statistics are the round's weighted mean: each run begins with those of its round's parameters and contributes what it
     has made of them, times its samples.
@@ -163,8 +163,8 @@ class Parameters:
         return f"; frozen parameters and buffers {digest.hexdigest()}"
 
     def use(self, address: int, floats: Callable[[int], torch.Tensor], *, whole: bool = False) -> None:
-        """From here on the parameters are what lies there; `floats`: a view of the session's. Of a buffer that is left, perhaps one
-        that the session gives back, no view is kept here. `whole`: `check_values` looks at each value, not at some of them."""
+        """Uses the parameters at `address` from here on; `floats` makes a view of the session's memory. Keeps no view of the old
+        buffer, which the session may give back. `whole`: `check_values` looks at each value, not at some of them."""
         if self._begun is not None:
             self.check_values()
             self._begun = None
@@ -302,19 +302,19 @@ class Parameters:
         self._load_averaged()
 
     def attach_gradient(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
-        """The next backward pass adds to what lies there."""
+        """The next backward pass adds to the values at `address`."""
         for name, p in self._frozen:
             if p.requires_grad:
                 raise UsageError(
-                    f"{name} was frozen in job.prepare and is not any more, and the job would not train it: what is to be trained "
-                    "later has to require gradients from the beginning, with a rate of 0 until then, or takes a job of its own"
+                    f"{name} was frozen in job.prepare and is not any more, but the job would not train it. To train it later, let "
+                    "it require gradients from the beginning, with a rate of 0 until then, or begin another job"
                 )
         if self.moves_without_gradient:
             for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
                 if not p.requires_grad:
                     raise UsageError(
-                        f"{tensor.name} was frozen after job.prepare, and the optimizer would move it on, by momentum or weight "
-                        "decay: give it a parameter group whose rate a scheduler brings to 0, or what follows a job of its own"
+                        f"{tensor.name} was frozen after job.prepare, but the optimizer would still move it, by momentum or weight "
+                        "decay. Give it a parameter group whose rate a scheduler brings to 0, or begin another job"
                     )
         if any(p.grad is not None for p in self.list):
             raise UsageError(
@@ -350,7 +350,7 @@ class Parameters:
         return self._gradient._version
 
     def check_untouched(self, gradient_version: int) -> None:
-        """At the end of a run: what the session keeps was changed by nobody but the backward pass."""
+        """At the end of a run: only the backward pass has changed the session's memory."""
         assert self._gradient is not None
         if self._gradient._version != gradient_version:
             self._refuse_changed_gradients()
@@ -367,8 +367,8 @@ class Parameters:
         )
 
     def _gradients_in_place(self) -> bool:
-        """Or gone, or elsewhere with the same values: what converts a model converts its gradients, by their `data`, also of the
-        views that are kept here, which are to be made anew then."""
+        """The gradients are in the session's memory, or gone, or elsewhere with the same values. A conversion of the model converts
+        its gradients too, by their `data`, and the views that are kept here. They are made anew then."""
         assert self._gradient is not None
         views = self._gradient_views
         grads = [p.grad for p in self.list]

@@ -1,7 +1,7 @@
-"""What of torch.optim the job's own update rules are, and what stands in the script's hands instead of an optimizer and a schedule.
+"""Maps optimizers of torch.optim to the job's own update rules, and stands in for the script's optimizer and schedule.
 
-The update is made when the round is committed, on every worker alike: by the session, for what it has a rule of its own for, else
-by the script's optimizer (_update.py). Either way `step` in the loop only marks that the script meant one.
+The update is made when the round is committed, on every worker alike. The session makes it if it has a rule for the optimizer, else
+the script's optimizer does (_update.py). Either way `step` in the loop only marks that the script meant one.
 """
 
 import math
@@ -47,7 +47,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings | None:
 
 
 def own_step(optimizer: torch.optim.Optimizer) -> str:
-    """What the script has put around the optimizer's step, which is to be called with each update; empty: nothing."""
+    """Names the script's own code around the optimizer's step, which each update must call; empty: there is none."""
     if _hooks(optimizer) or any(not _home(hook).startswith(("torch.", "lockstep.")) for hook in _hooks_of_all()):
         return "the optimizer has step hooks"
     step: Any = vars(optimizer).get("step")
@@ -101,18 +101,18 @@ def _options(optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
 
 
 def _rates(optimizer: torch.optim.Optimizer) -> list[float]:
-    """Of the groups. A scheduler that was made already may have changed them; the job's own begins anew."""
+    """The learning rates of the groups. A scheduler that was made already may have changed them; the job's own begins anew."""
     return [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
 
 
 def lr_factors(optimizer: torch.optim.Optimizer) -> list[float]:
-    """What the rates of the groups are of the first one's."""
+    """The learning rate of each group, divided by that of the first one."""
     rates = _rates(optimizer)
     return [rate / rates[0] if rates[0] else 1.0 for rate in rates]
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> dict[int, Group]:
-    """Of the parameters (by id) whose group differs from the first one, where the session has a rule for them."""
+    """The groups of parameters (by id) that differ from the first group, if the session has a rule for them."""
     first = optimizer.param_groups[0]
     found: dict[int, Group] = {}
     for group, factor in zip(optimizer.param_groups, lr_factors(optimizer), strict=True):
@@ -321,7 +321,7 @@ class PreparedScheduler:
 
 
 def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """What can be changed in them, by value."""
+    """The settings of the groups that a script can change, by value."""
 
     def plain(key: str, value: Any) -> Any:
         if key == "params":

@@ -1,10 +1,12 @@
 """Which samples an epoch has and in which order: position -> sample of the dataset.
 
-Coordinator and session speak of positions. DataLoader(shuffle=True) is the session's own order, out of the job's seed. All else is
-a list that is made here, the same on every worker: with drop_last the session's order without its end; of a sampler what it gives
-at the beginning of the pass, with everything random seeded from (seed, epoch), in every pass on every worker, also on one that
-comes late. Lists that differ would be samples that count twice or never. So the first one is compared before round 0, and with
-that of the job that is resumed; and each with every round, by two metrics: the least and the greatest digest that workers have.
+Coordinator and session use positions. DataLoader(shuffle=True) is the session's own order, from the job's seed. Every other order
+is a list that is made here, the same on every worker. With drop_last it is the session's order without its end. A sampler gives
+its list at the beginning of each pass, on every worker, also on one that comes late; all random generators are seeded from (seed,
+epoch).
+
+If lists differed, samples would count twice or never. So the first list is compared before round 0, and at a resume with that of
+the old job. Each round compares its list by two metrics: the least and the greatest digest that workers have.
 """
 
 import dataclasses
@@ -54,8 +56,9 @@ def _all_mixed(x: torch.Tensor) -> torch.Tensor:
 
 
 def epoch_order(seed: int, epoch: int, size: int) -> "array[int]":
-    """As the session has it (base/permutation.h), but for words that its generator rejects, fewer than one in 2^38, which are not
-    looked for. What is read ahead is compared with the run's samples; with drop_last this is the order, whatever the session's."""
+    """The session's order (base/permutation.h), except that words which its generator rejects, fewer than one in 2^38, are not
+    looked for. Samples read ahead are compared with those of the run. With drop_last this order counts, not that of the
+    session."""
     key = _mixed(_mixed(_mixed(seed) ^ 0x73616D706C65) ^ epoch)
     order = array("I", range(size))
     if size < 2:
@@ -79,11 +82,11 @@ class Order:
         self._stream = is_stream(loader)
         if self._stream and samples is None:
             raise UsageError(
-                "the dataset is an IterableDataset: say with samples= how many items of the stream an epoch of the job has, of "
-                "which not each is sure to count once; for that it must be a map-style one"
+                "the dataset is an IterableDataset: give samples=, the number of the stream's items in an epoch of the job. Some "
+                "items may not count exactly once; a map-style dataset has no such gaps"
             )
         if not self._stream and samples is not None:
-            raise UsageError("samples= is for an IterableDataset, and this dataset knows how many it has")
+            raise UsageError("samples= is for an IterableDataset, but this dataset knows its number of samples")
         batches: Any = loader.batch_sampler
         if batches is None:
             raise UsageError(
@@ -138,7 +141,8 @@ class Order:
         return positions
 
     def begin(self, seed: int, batch: int) -> str:
-        """The job's, which is known now. What all workers must have in common, for their digest."""
+        """Takes the job's seed and batch, which are known now. Returns a text about the order for the workers' digest, which all
+        must have in common."""
         self._seed, self._positions = seed, self.positions(batch)
         if self.shuffled:
             return ""
@@ -190,9 +194,9 @@ class Order:
         values = {name: value for name, _, value in counted.metrics}
         if values.get(LEAST) != values.get(GREATEST):
             raise UsageError(
-                f"the workers' samplers have given different samples for epoch {counted.epoch}, as round {counted.round} shows: "
-                "what a sampler draws it is to draw from torch, random or numpy, which are seeded alike, and all else that it goes "
-                "by is to be the same on every worker"
+                f"the workers' samplers have given different samples for epoch {counted.epoch}, as round {counted.round} shows. "
+                "Let a sampler draw from torch, random or numpy, which the job seeds alike on all workers, and give it the same "
+                "settings on every worker"
             )
 
     def _draw(self, epoch: int) -> None:

@@ -52,7 +52,7 @@ def _lacks_checkpoint(run_dir: Path) -> str:
 
 
 def _written(path: Path) -> int | None:
-    """When; None: it is not there, or the coordinator says what is wrong with where it would be."""
+    """When the file was written; None: it is not there, or the coordinator reports the fault of its place."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -60,8 +60,8 @@ def _written(path: Path) -> int | None:
 
 
 def _start(command: list[str], log: Path, over: threading.Event) -> "subprocess.Popen[bytes]":
-    """By a thread that stays until `over`: to the kernel the parent that a process ends with is a thread, and the one that has
-    called job.prepare may end long before the job."""
+    """Starts the process from a thread that stays until `over`. The kernel ends the process with its parent thread, and the thread
+    that has called job.prepare may end long before the job."""
     outcome: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
 
     def start() -> None:
@@ -154,7 +154,7 @@ class OwnCoordinator:
         raise JobFailed("the coordinator has not begun to listen")
 
     def last_line(self) -> str:
-        """What it has said last, without its name in front; empty: that is a line of its log, and no word at its end."""
+        """The coordinator's last line, without its name in front; empty: the last line is one of its log, not its last message."""
         try:
             lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:  # somebody cleans up the folder for temporary files
@@ -163,7 +163,7 @@ class OwnCoordinator:
         return "" if _LOGGED.match(last) else last.removeprefix("lockstep-coordinator: ")
 
     def warnings(self) -> list[str]:
-        """What it has warned of since the last call."""
+        """The coordinator's warnings since the last call."""
         *lines, self._unfinished = (self._unfinished + self._said.read()).split(b"\n")
         found = (_WARNING.match(line) for line in lines)
         return [warning.group(1).decode(errors="replace") for warning in found if warning]

@@ -1,8 +1,8 @@
 """Values that go from one process to another through memory that both map.
 
-Tensors and arrays of NumPy lie in one anonymous file (memfd) beside the pickled rest, which is written once and mapped once,
-whatever the number of tensors: one file descriptor, and only while it is on its way. Nothing of it has a name, in /dev/shm or
-elsewhere, so nothing is left behind by a process that is killed, and no limit of /dev/shm applies.
+Tensors and arrays of NumPy lie in one anonymous file (memfd) beside the pickled rest. It is written once and mapped once, whatever
+the number of tensors, and takes one file descriptor while it is on its way. The file has no name, in /dev/shm or elsewhere. So a
+process that is killed leaves nothing behind, and no limit of /dev/shm applies.
 
     u64 length of the pickle, u64 number of buffers, u64 length of each | pickle | buffers, each at a multiple of 64 bytes
 """

@@ -44,6 +44,6 @@ def tool(name: str) -> Path:
 
 
 def launcher() -> ModuleType:
-    """What tools/launch starts."""
+    """The module that tools/launch starts."""
     sys.path.insert(0, str(tool("launch").parent / "lib"))
     return importlib.import_module("lockstep_launch.main")

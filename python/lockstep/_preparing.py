@@ -1,4 +1,4 @@
-"""What a script tells `job.prepare`: checked, and turned into the job's parts and settings before the job is joined."""
+"""Checks the arguments of `job.prepare`, and turns them into the job's parts and settings before the job is joined."""
 
 import math
 from typing import Any

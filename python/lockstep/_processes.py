@@ -1,8 +1,9 @@
 """Loader processes of the script's DataLoader (num_workers): they read samples, the training process makes batches of them.
 
-The session says a run when it is to be computed. What of it was not read ahead is asked for at once, shared out over all processes,
-and goes before everything else; behind it they read what is likely to come next (_ahead.py). What comes otherwise is dropped.
-Which process reads a sample, and when, changes nothing of it (_samples.py), so a batch is the same with any number of them.
+The session names a run when it is to be computed. Samples of the run that were not read ahead are asked for at once, from all
+processes, and go before everything else. Then the processes read the samples that are likely to come next (_ahead.py). Samples
+that the worker is not given after all are dropped. It makes no difference to a sample which process reads it, and when
+(_samples.py). So a batch is the same with any number of processes.
 
 Between the training process and each loader process is one socket with whole messages. Answers are packed into memory that both
 map (_packed.py), so a process that dies at any time leaves nothing behind, and is seen by the end of its socket.
@@ -53,7 +54,7 @@ os.register_at_fork(after_in_child=_forget_processes)
 
 @dataclass
 class _Piece:
-    """On its way: what one message has asked for."""
+    """The samples that one message has asked for, while they are on their way."""
 
     ticket: int
     process: int
@@ -176,8 +177,8 @@ class Processes:
             context = multiprocessing.get_context("forkserver")
         method = context.get_start_method()
         advice = (
-            f"as '{method}' starts them without what the script has: define classes and functions at the top of a module, and open "
-            "files in worker_init_fn or with the first sample; or say multiprocessing_context='fork'"
+            f"because '{method}' starts it without the script's objects. Define classes and functions at the top of a module, and "
+            "open files in worker_init_fn or with the first sample; or give multiprocessing_context='fork'"
         )
         count = loader.num_workers
         links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
@@ -220,12 +221,12 @@ class Processes:
             try:
                 answers = self._received(None)
             except JobFailed as error:
-                raise UsageError(f"{error}, before its first sample; what it has said of that is above") from None
+                raise UsageError(f"{error}, before its first sample; its own messages are above") from None
             for number, ticket, value in answers:
                 assert ticket == START
                 begun.add(number)
                 if isinstance(value, str):
-                    raise UsageError(f"a loader process has no use for what it was sent ({value}), {advice}")
+                    raise UsageError(f"a loader process cannot use the objects that it was sent ({value}), {advice}")
                 if value is not None:
                     raise value.get()
 
@@ -253,8 +254,8 @@ class Processes:
                 self._send(piece.process, "first", piece.ticket)
 
     def _read_ahead(self, needed: dict[Call, tuple[int, ...]]) -> None:
-        """Of what is likely to come: `prefetch_factor` rounds of this worker, so as many batches of it. What is not likely any more
-        is dropped: by then somebody else has it."""
+        """Reads the samples that are likely to come: those of `prefetch_factor` rounds of this worker, so as many of its batches.
+        Samples that are not likely any more are dropped, because another worker has them by then."""
         assert self._ahead is not None
         likely: dict[Call, tuple[int, ...]] = {}
         most, size = self._depth * self._ahead.share, 0

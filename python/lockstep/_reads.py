@@ -1,7 +1,7 @@
 """Reads of `p.grad` between the backward pass and the step: there it is a part of a sum, not the gradient of an update.
 
-A norm that a script logs there is another number for each number of workers. So the attribute is watched from the end of a backward
-pass to the step, on torch.nn.Parameter as a whole: reads by the script are said once, and `clip_grad_value_` is refused.
+A norm that a script logs there would depend on the number of workers. So the attribute is watched from the end of a backward pass
+to the step, on torch.nn.Parameter as a whole. The first read by the script is reported, and `clip_grad_value_` is refused.
 """
 
 import sys

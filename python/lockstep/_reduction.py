@@ -1,7 +1,7 @@
 """Whether a loss is a sum over the batch, where a job takes it for the mean: the graph behind it tells, as far as it is torch's.
 
-A worker's batch is a part of the round's, so the sum of it is a smaller number the more workers there are: such a job trains
-otherwise on each number of them. A loss that cannot be told (compiled, or of functions of the script's own) is taken for a mean.
+A worker's batch is a part of the round's batch, so its sum becomes smaller with more workers. Such a job would train differently
+with each number of workers. A loss that cannot be told (compiled, or of functions of the script's own) is taken for a mean.
 """
 
 from collections.abc import Collection
@@ -17,8 +17,8 @@ _MOST_WEIGHT = 2.0  # of all samples together, where a sum is weighted to be a m
 
 def doubt(loss: torch.Tensor, samples: int, batch: int, divisors: Collection[int]) -> str:
     """Before the backward pass: why the loss of so many samples is no mean over them, and what to write; empty: nothing says so.
-    `batch`: samples of an update. `divisors`: what a script may divide by instead of the samples in hand, sizes of batches. Of
-    several terms one that is a mean decides."""
+    `batch`: samples of an update. `divisors`: batch sizes by which a script may divide instead of the samples in hand. If one of
+    several terms is a mean, that decides."""
     found = ""
     nodes: list[Any] = [loss.grad_fn] if samples > 1 else []
     for _ in range(_MOST_NODES):
@@ -59,7 +59,7 @@ def _behind(node: Any) -> list[Any]:
 
 
 def _within(node: Any) -> list[Any]:
-    """What is multiplied or divided within a sum, a mean of weights for instance."""
+    """The factors and divisors within a sum, such as a mean of weights."""
     found: list[Any] = []
     while (inner := _behind(node)[:1]) and _name(inner[0]) in _THROUGH and len(found) < _MOST_NODES:
         node = inner[0]

@@ -1,7 +1,8 @@
-"""What of a model the job does not train, frozen parameters and buffers: it has to stay as it is, for each worker has its own.
+"""The parts of a model that the job does not train, frozen parameters and buffers. Each worker has its own, so they must not
+change.
 
-Looked at from the beginning of a run to its end. What counts as a change: each that torch has seen, another tensor with other
-values in the place of one, and, of what `data` hides from torch, what a sample of the values shows.
+They are compared from the beginning of a run to its end. A change is one that torch has seen, or another tensor with other values
+in the place of the old one. Changes that `data` hides from torch are found in a sample of the values.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 
 @dataclass(frozen=True)
 class Part:
-    """A parameter, or a buffer. `norm`: of which it is, where that was in eval mode at job.prepare."""
+    """A parameter, or a buffer. `norm`: the norm that has it, if that was in eval mode at job.prepare."""
 
     name: str
     owner: nn.Module
@@ -35,13 +36,13 @@ class Part:
 
     @property
     def is_cache(self) -> bool:
-        """What is no part of the model's state may be made anew to suit a batch, as tables of positions are for longer samples."""
+        """A buffer outside the model's state may be made anew to suit a batch, as tables of positions are for longer samples."""
         return self.is_buffer and self.key in self.owner._non_persistent_buffers_set
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """At the beginning of a run. `data`: None where the values are not looked at."""
+    """A part at the beginning of a run. `data`: None if the values are not looked at."""
 
     tensor: torch.Tensor | None
     version: int
@@ -166,6 +167,6 @@ def _refuse(part: Part) -> None:
         )
     raise UsageError(
         f"{part.name} changes in training and is none of the optimizer's parameters, so each worker would have its own (a second "
-        "optimizer, an average of the trained ones?): give job.prepare one optimizer of all that is trained, and keep averages "
+        "optimizer, an average of the trained ones?). Give job.prepare one optimizer of all trained parameters, and keep averages "
         "apart from the model"
     )

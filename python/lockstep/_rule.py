@@ -1,6 +1,6 @@
-"""Who makes the job's updates, the session by a rule of its own or the script's optimizer, and what the job must be for that.
+"""Decides whether the session makes the job's updates by its own rule, or the script's optimizer does, and checks the job for that.
 
-In: what the script has given to job.prepare. Out: settings for the job; then, where it is the script's optimizer, its updates.
+In: the arguments of job.prepare. Out: settings for the job; then, if the script's optimizer makes the updates, its updates.
 """
 
 import math
@@ -100,7 +100,7 @@ class Rule:
             )
 
     def digest(self) -> str:
-        """What all workers must have in common, and a job that goes on."""
+        """Describes the updates. All workers must have the same, and so must a job that is resumed."""
         if self.updates is None:
             return ""
         return self.updates.digest() + (f"; clipped to {self._clip}" if self._clip is not None else "")

@@ -2,8 +2,8 @@
 
     asked for -> in hand -> backward -> stepped -> done
 
-`backward` adds the sum of the batch's gradients to the session's memory. What a script may do that cannot be meant is refused where
-it happens. Everything on the script's thread.
+`backward` adds the sum of the batch's gradients to the session's memory. Calls that a script cannot mean are refused where they
+happen. Everything is on the script's thread.
 """
 
 import contextlib
@@ -91,13 +91,13 @@ class RunInHand:
         if self._schedule.steps_in_epoch:
             if self.schedule_steps >= passes:
                 raise UsageError(
-                    "sched.step() was called more than once a pass over the loader, or before it: scheduler_steps='epoch' wants "
-                    "one call after each; where it is called after each opt.step(), say 'update'"
+                    "sched.step() was called more than once a pass over the loader, or before it. With scheduler_steps='epoch' "
+                    "call it once after each pass; to call it after each opt.step(), give scheduler_steps='update'"
                 )
         elif self.state is not State.STEPPED or self.schedule_steps > self._steps_at_run:
             raise UsageError(
-                "sched.step() was called without opt.step() before it, and scheduler_steps='update' wants one call after each: "
-                "where it is called once an epoch, say scheduler_steps='epoch'"
+                "sched.step() was called without opt.step() before it. With scheduler_steps='update' call it once after each "
+                "opt.step(); to call it once an epoch, give scheduler_steps='epoch'"
             )
         self.schedule_steps += 1
 
@@ -245,8 +245,8 @@ class RunInHand:
             _errors.say(line)
 
     def _take_loss(self, run: Work, total: torch.Tensor, loss: torch.Tensor) -> None:
-        """`total`: over the samples of the run. What is no number goes to the coordinator as it is, which does what job.on_nan
-        says. That speaks of positions in the epoch's order, so which samples of the dataset they are is said here."""
+        """`total`: over the samples of the run. A loss that is not a number goes to the coordinator as it is, and job.on_nan
+        applies there. The coordinator knows only positions in the epoch's order, so this prints the samples of the dataset."""
         self._loss_sum = float(total.detach())
         if not math.isfinite(self._loss_sum):
             shown = ", ".join(map(str, run.samples[:_SHOWN])) + (", ..." if len(run.samples) > _SHOWN else "")

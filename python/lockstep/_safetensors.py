@@ -1,6 +1,6 @@
 """Tensors as bytes in the safetensors format: a JSON header with names, types, shapes and places, and the values behind it.
 
-What comes from elsewhere is only read as numbers, whoever has made it: nothing in it is run, as a pickle would be.
+Bytes from elsewhere are only read as numbers. Nothing in them is run, unlike a pickle.
 """
 
 import ctypes

@@ -1,8 +1,9 @@
 """How samples are read out of a dataset: alike in the training process and in loader processes, whoever reads which.
 
 Samples are asked for by *calls*, ranges of positions in the epoch's order. Everything random is seeded from (seed, epoch, first
-position) before each call, so what comes of a call depends on nothing else. A call is a single position, so that neither runs nor
-processes change a sample; of a dataset that fetches many at once (`__getitems__`) it is what a run has of a cell of positions.
+position) before each call, so the samples of a call depend on nothing else. A call is a single position, so neither runs nor
+processes change a sample. If a dataset fetches many at once (`__getitems__`), a call is the part of a run in one cell of
+positions.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ class Samples:
         self._together = callable(getattr(inner, "__getitems__", None))
 
     def calls(self, epoch: int, ranges: Sequence[tuple[int, int]]) -> Iterator[Call]:
-        """What is read for these positions, in their order."""
+        """The calls that read these positions, in their order."""
         cell = _CELL if self._together else 1
         for first, end in ranges:
             at = first

@@ -1,10 +1,10 @@
 """Losses that a GradScaler of torch has scaled, for float16, whose small gradients are zero and whose large ones are infinite.
 
-The scale is each worker's own. It is taken out of the gradient of a batch before that is added to the contribution, so sums do not
-know of it, and however workers' scales differ they are of one kind. A batch whose gradient has overflowed with its scale is not
-added; its worker's scaler hears of it, as it would of a step that it left out, and lowers the scale.
+Each worker has its own scale. A batch's gradient is divided by it before it is added to the contribution, so sums do not depend on
+scales. A batch whose gradient has overflowed with its scale is not added. Its worker's scaler is told, as after a step that it left
+out, and lowers the scale.
 
-`GradScaler.scale` is replaced while there is a job: what it returns knows its scaler.
+`GradScaler.scale` is replaced while there is a job, so that the scaled loss knows its scaler.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def backward(loss: torch.Tensor, parameters: Sequence[nn.Parameter], scale: floa
 
 
 def tell(scaler: Any, optimizer: object, overflow: bool) -> None:
-    """What `scaler.update` is to go by: not what the sums have, to which the batch was not added."""
+    """Tells `scaler.update` of an overflow. The sums do not show it, because the batch was not added to them."""
     try:
         for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
             found.fill_(float(overflow))

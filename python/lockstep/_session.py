@@ -77,7 +77,7 @@ def version() -> str:
 
 
 def log(name: str, level: str) -> None:
-    """The library's own log lines, on standard error: whose they are and the least level that is shown."""
+    """Sets the name in front of the library's own log lines on standard error, and the least level that is shown."""
     _abi.check(_abi.library().lockstep_log(name.encode(), level.encode()))
 
 
@@ -98,7 +98,7 @@ class Kind(enum.IntEnum):
 
 
 class Reduction(enum.IntEnum):
-    """What becomes of a number that all workers of a round log."""
+    """How the numbers are reduced that all workers of a round log under one name."""
 
     MEAN = 0
     """Over the samples that each was logged for."""
@@ -109,7 +109,7 @@ class Reduction(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Counted:
-    """What a committed round has counted."""
+    """The samples and metrics that a committed round has counted."""
 
     round: int
     epoch: int
@@ -118,17 +118,17 @@ class Counted:
     """Mean over the samples."""
     metrics: tuple[tuple[str, Reduction, float], ...] = ()
     policy: str = ""
-    """That was in force."""
+    """The policy of the round."""
     slow: tuple[int, ...] = ()
     """Workers whose units took at least 1.5 times the median's time, as the coordinator sees it."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """What the job's own update rules take for some of the parameters in place of the job's settings; None: the job's."""
+    """Settings of the job's own update rules for some of the parameters. None: the job's setting."""
 
     lr_factor: float = 1.0
-    """Of the rate that the schedule says."""
+    """The learning rate, as a multiple of the schedule's rate."""
     weight_decay: float | None = None
     momentum: float | None = None
 
@@ -148,7 +148,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, as far as the exchange must know it."""
+    """The description of the model and the data that the exchange needs."""
 
     tensors: Sequence[Tensor]
     """In model order."""
@@ -159,17 +159,17 @@ class Job:
     train_samples: int
     test_samples: int = 0
     finish_order: Sequence[int] = field(default=())
-    """In which the backward pass is expected to finish the tensors' gradients, the same on every worker; empty: last to first."""
+    """The order in which the backward pass should finish the tensors' gradients, the same on every worker; empty: last to first."""
     state_tensors: int | None = None
-    """The program can make the updates where the job's optimizer.name is custom, and keeps so many times the parameters' size of
-    state for them, the same on every worker. None: it cannot."""
+    """If the job's optimizer.name is custom, the program makes the updates. Their state has this many times the size of the
+    parameters, the same on every worker. None: the program makes no updates."""
     max_run_samples: int = 0
-    """What this worker computes at once at most, however much is given to it; a unit is never divided. 0: no bound. A worker's own
-    setting, as the next one."""
+    """Most samples that this worker computes at once; a unit is never divided. 0: no bound. A worker's own setting, as the next
+    one."""
     max_run_units: int = 0
     """1: each unit is a run of its own."""
     own_parameters: bool = False
-    """`initial` is whatever this worker has drawn: the job begins with that of the worker with the lowest id. The same on every
+    """Each worker has drawn its own `initial`; the job begins with that of the worker with the lowest id. The same on every
     worker."""
     averages: bool = False
     """Some parameters are running statistics, which travel with the gradients: settings that would change them are refused."""
@@ -179,7 +179,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """What `next` has returned. Addresses are valid until `done`; at the end until `end`; longer as long as an `array` is there."""
+    """The work that `next` has returned. Addresses are valid until `done`, at the end until `end`, and as long as there is an
+    `array` of them."""
 
     kind: Kind
     epoch: int = 0
@@ -372,7 +373,7 @@ class Session:
         The memory stays as long as anything refers to it, also beyond `done` and `end`; with it all memory of the session.
         """
         if not self._on_host:
-            raise UsageError("what lies in the memory of a GPU is no array: tensor has it")
+            raise UsageError("values in a GPU's memory are no array: use tensor")
         _check_address(address)
         memory = c_void_p()
         _abi.check(_abi.library().lockstep_keep(self._open(), address, ctypes.byref(memory)))
@@ -418,7 +419,7 @@ class Session:
         _abi.library().lockstep_note_reading(self._open(), waited, -1 if ahead is None else ahead)
 
     def done(self, samples: int, loss_sum: float, divisor: int | None = None) -> None:
-        """`divisor`: what the sums of the gradient and of the loss count for in the round's mean, if it is not the samples."""
+        """`divisor`: the weight of the sums of gradient and loss in the round's mean; without it the number of samples."""
         if divisor is None:
             _abi.check(_abi.library().lockstep_done(self._open(), samples, loss_sum))
         else:
@@ -457,8 +458,8 @@ class Session:
                 _abi.library().lockstep_interrupt(self._handle, reason.encode())
 
     def stop(self, reason: str) -> None:
-        """Ends the job for all its workers, completed, with the round that was committed last: `next` returns the end soon. What is
-        in hand does not count, also where `done` is called for it, as it has to be."""
+        """Ends the job for all its workers, completed, with the round that was committed last: `next` returns the end soon. The run
+        in hand does not count; `done` must be called for it all the same."""
         _abi.check(_abi.library().lockstep_stop(self._open(), reason.encode()))
 
     def away(self, seconds: float, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What a script says of the job, as INI text: the keys of docs/reference/configuration.md."""
+"""A script's settings of the job as INI text, with the keys of docs/reference/configuration.md."""
 
 import configparser
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def refuse_unused(settings: Settings) -> None:
 
 
 def unused(job: Mapping[str, str]) -> list[str]:
-    """What the job's config or command line says in vain: one line each."""
+    """Names the settings of the job's config or command line that have no effect, in one line each."""
     return [
         f"{key} is {job[key]}, as the job's config says, which is for lockstep-worker and changes nothing here"
         for key, text in OF_LOCKSTEP_WORKER.items()

@@ -1,13 +1,14 @@
 """A dataset that can only be passed over (IterableDataset), as the samples of a job.
 
-The job counts positions, as many in an epoch as the script has said, and a worker fills those that it is given with what comes next
-of its own part of the stream. So what a position is depends on who computes it and when: counts are promised, samples are not.
+The job counts positions, as many in an epoch as the script has said. A worker fills its positions with the next items of its own
+part of the stream. So the item of a position depends on who computes it and when. The counts are exact; the choice of samples is
+not.
 
-A worker's part is every n-th item, n being how many workers the job has; a dataset that shares itself out is asked for all that it
-has for this worker, which it sees as torch's loader processes are seen (get_worker_info). While the stream is read that is the only
-place that tells of other workers: the launcher's variables say that there is one process. The part begins anew with each epoch, and
-where it ends before that. Whatever the dataset draws comes from a state of the generators that is the stream's own and begins alike
-on all workers, so those that pass over the same stream see the same items in it.
+In a job of n workers, a worker's part is every n-th item. A dataset that shares itself out is asked for all items of this worker;
+it sees the worker as it sees a loader process of torch (get_worker_info). While the stream is read, nothing else tells of other
+workers: the launcher's variables say that there is one process. The part begins anew with each epoch, and when it ends before
+that. The stream has its own state of the random generators, which begins alike on all workers. So workers that pass over the same
+stream see the same items in it.
 
 Whether a dataset shares itself out shows in the first items: they are the same on all workers, or, with `sharded`, others. So in
 its first epoch a worker logs a digest of them with each run, and the least and the greatest of a round tell.
@@ -120,15 +121,15 @@ class Stream:
         is_same = least // _PARTS == greatest // _PARTS
         if self._sharded and is_same:
             raise UsageError(
-                f"with sharded=True the dataset is to share its items out by get_worker_info(), and the first {self._to_compare()} "
-                "items are the same on all workers: leave sharded=True out, or take every num_workers-th item from id on"
+                f"with sharded=True the dataset shares its items out by get_worker_info(), but the first {self._to_compare()} "
+                "items are the same on all workers. Leave sharded=True out, or take every num_workers-th item from id on"
             )
         if not self._sharded and not is_same and not self._is_shared_warned and self._worker == 0:
             self._is_shared_warned = True
             _errors.say(
-                f"the stream begins with other items on other workers, and each worker takes one of every {self._workers} items of "
-                "its own, so some may never be read: if the dataset shares itself out, say sharded=True; if it draws from a "
-                "generator of its own, seed that alike on all workers"
+                f"the stream begins with other items on other workers, but each worker takes one of every {self._workers} items, "
+                "so some may never be read. If the dataset shares itself out, give sharded=True; if it draws from a generator of "
+                "its own, seed that alike on all workers"
             )
 
     def _begin_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""What the environment tells a dataset of other processes, and how to tell it of none.
+"""Hides other processes, which the environment tells of, from a dataset.
 
 torchrun sets RANK and WORLD_SIZE, and libraries for streams share their items out by them: some when a dataset is made, some with
 each pass over it. The job shares items out by itself (_stream.py), so such a dataset would be shared out twice. While a stream is
@@ -16,8 +16,9 @@ _inside = 0
 
 @contextmanager
 def undivided() -> Iterator[None]:
-    """`with lockstep.undivided():` around the line that makes a streaming dataset: the environment says within it that this process
-    is the only one, so the dataset has all items, and the job shares them out. LOCAL_RANK stays, for it may name a GPU."""
+    """Put `with lockstep.undivided():` around the line that makes a streaming dataset. Within it the environment says that this
+    process is the only one. So the dataset has all items, and the job shares them out. LOCAL_RANK stays, because it may name a
+    GPU."""
     global _inside
     before = {name: os.environ.get(name) for name in _ALONE}
     os.environ.update(_ALONE)

@@ -1,4 +1,4 @@
-"""What a script wants of the units that a round is cut into, and how much of them it is handed at once."""
+"""A script's settings of the units of a round, and of the largest run of units that it gets at once."""
 
 import math
 

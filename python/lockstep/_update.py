@@ -1,16 +1,15 @@
 """Updates that the script's own optimizer makes: any of torch.optim or of one's own, with any scheduler that follows updates.
 
-When a round is committed the session hands out its mean gradient; the optimizer steps with that, on every worker alike. All that it
-keeps between two updates lies in the session's memory, which workers that join and checkpoints are given: tensors as views of it,
-numbers copied in and out. What there is, two steps on gradients of no meaning tell, before the job.
+When a round is committed the session hands out its mean gradient; the optimizer steps with that, on every worker alike. The
+optimizer's state lies in the session's memory, which workers that join and checkpoints are given. Tensors are views of it, numbers
+are copied in and out. Two steps on arbitrary gradients, before the job, show which state there is.
 
-The session has so many times the parameters' size for state. What does not fit that well, and the numbers, lie in an *extra* tensor
-behind the parameters, whose gradient is zero. Its first value is the count of updates that the state is after: 0, and the optimizer
-begins as it does without lockstep.
+The session's memory for state is a multiple of the parameters' size. State that does not fit, and the numbers, lie in an *extra*
+tensor behind the parameters, whose gradient is zero. Its first value is the number of updates before this state. If that is 0, the
+optimizer begins as it does without lockstep.
 
-The session's memory is of FP32 values, and a checkpoint with one that is infinite or no number is not kept. What is of another
-type (int, float64, uint8, ...) is therefore spread: each two bytes of it in the low half of four, which are a finite number
-whatever they say.
+The session's memory holds FP32 values, and a checkpoint with a value that is infinite or not a number is not kept. So values of
+another type (int, float64, uint8, ...) are spread: each two bytes lie in the low half of four, which always make a finite number.
 """
 
 import hashlib
@@ -61,17 +60,17 @@ class _Entry:
 
     @property
     def words(self) -> int:
-        """Of four bytes, in the session's memory."""
+        """The number of words of four bytes that it takes in the session's memory."""
         return -(-self.bytes // 2) if self.spread else self.bytes // 4
 
     def read(self, words: torch.Tensor) -> torch.Tensor:
-        """What these int32 say: a copy where it is spread, else a view."""
+        """The value of these int32: a copy if it is spread, else a view."""
         halves = words.view(torch.int16)[::2]
         data = halves.contiguous().view(torch.uint8)[: self.bytes] if self.spread else words
         return data.view(self.dtype).view(self.shape)
 
     def write(self, value: torch.Tensor) -> torch.Tensor:
-        """int32 that say it."""
+        """The value as int32."""
         if not self.spread:
             return value.reshape(-1).view(torch.int32)
         words = torch.zeros(self.words, dtype=torch.int32, device=value.device)
@@ -255,7 +254,7 @@ class Updates:
     # --- what it keeps
 
     def _find_entries(self) -> list[_Entry]:
-        """By two steps, of which nothing is left afterwards; what changes besides would be known to this worker alone."""
+        """Finds the state by two steps, and undoes them. Changes elsewhere are refused, as only this worker would have them."""
         optimizer = self._optimizer
         self._begin()  # what the script has of its state stays as it is
         values = [p.detach().clone() for p in self._parameters]
@@ -336,7 +335,8 @@ class Updates:
         return [i for i, (entry, view) in pairs if entry.on_host and not view.is_cpu]
 
     def _bring(self) -> None:
-        """What the step has to see on the host, by one copy; what is spread, in a copy; the rest where it lies."""
+        """Makes the state that the step reads. Entries for the host are copied at once, spread entries are copied, others are
+        views."""
         words = list(self._views)
         if apart := self._apart():
             brought = torch.cat([self._views[i] for i in apart]).cpu()
@@ -428,7 +428,7 @@ def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _kept_elsewhere(optimizer: torch.optim.Optimizer) -> dict[str, object]:
-    """What an optimizer has besides its state and the numbers of its groups, as something that can be compared."""
+    """The values of an optimizer besides its state and the numbers of its groups, in a form that can be compared."""
     torchs = set(vars(torch.optim.SGD([torch.zeros(1)], lr=1.0)))  # hooks, and what else each of them has
     kept = {key: _shown(value) for key, value in vars(optimizer).items() if key not in torchs and not callable(value)}
     for number, group in enumerate(optimizer.param_groups):
@@ -440,7 +440,7 @@ def _kept_elsewhere(optimizer: torch.optim.Optimizer) -> dict[str, object]:
 
 
 def _shown(value: Any, depth: int = 6) -> object:
-    """Equal where the value is; what it is made of, to some depth."""
+    """A form of the value that is equal if the value is, made of its parts to some depth."""
     if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous()
         return str(data.dtype), tuple(data.shape), data.view(-1).view(torch.uint8).numpy().tobytes() if data.numel() else b""

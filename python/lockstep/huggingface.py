@@ -1,14 +1,14 @@
 """transformers' Trainer as a worker of a job: `lockstep.huggingface.Trainer` where `transformers.Trainer` was.
 
-What is overridden is where the loader, the optimizer and the scheduler come from, which are job.prepare's; the pass over an epoch,
-which counts rounds of the job instead of batches, for how many runs a worker has in a round is decided while it goes; and who
-writes files. Loss, backward pass, callbacks, logs and evaluation are transformers' own.
+This Trainer differs in three things. Loader, optimizer and scheduler come from job.prepare. The pass over an epoch counts rounds
+of the job instead of batches, because the number of a worker's runs in a round is not fixed. One worker writes the files. Loss,
+backward pass, callbacks, logs and evaluation are transformers' own.
 
-Where the Trainer counts the tokens of a batch, to divide the loss by them (models that take `num_items_in_batch`), a run weighs so
-many (job.weigh), so a round's loss is the mean over all of its tokens.
+For models that take `num_items_in_batch` the Trainer divides the loss by the number of tokens. Then the weight of a run is its
+number of tokens (job.weigh), so a round's loss is the mean over all of its tokens.
 
-A step of the Trainer is a round. It is over when the first run of the next one comes, or the epoch ends: then the parameters are
-those after it, and the loss that is logged is its mean over all workers.
+A step of the Trainer is a round. It is over when the first run of the next round comes, or the epoch ends. Then the model has the
+parameters after the round, and the logged loss is the round's mean over all workers.
 """
 
 import math
@@ -27,8 +27,8 @@ _STOPPED = "the Trainer has stopped training"
 
 
 class _Rounds(DataLoader[Any]):
-    """The Trainer asks for the batches of an epoch, and means the job's rounds: of another batch, perhaps (global_batch), and of a
-    stream as many as the script says (IterableDataset)."""
+    """Answers the Trainer's question for the batches of an epoch with the job's rounds. They may have another batch
+    (global_batch); of a stream (IterableDataset) there are as many as the script says."""
 
     samples = 0  # in an epoch
     batch = 1  # of a round
@@ -38,9 +38,12 @@ class _Rounds(DataLoader[Any]):
 
 
 class Trainer(transformers.Trainer):
-    """`job`: what lockstep.init has returned, where the script has called it; further keywords of job.prepare in `prepare`.
+    """A transformers.Trainer that trains as a worker of a job.
 
-    `per_device_train_batch_size` is the round's, of all workers together, so training is the same on any number of them.
+    `job`: the result of lockstep.init, if the script has called it. `prepare`: further keywords of job.prepare.
+
+    `per_device_train_batch_size` is the batch size of a round, of all workers together. So training is the same on any number of
+    workers.
     """
 
     optimizer: Any
@@ -50,7 +53,7 @@ class Trainer(transformers.Trainer):
     def __init__(self, *arguments: Any, job: Job | None = None, prepare: dict[str, Any] | None = None, **more: Any) -> None:
         if not hasattr(transformers.Trainer, "_run_epoch"):
             raise UsageError(
-                f"transformers {transformers.__version__} has another Trainer than lockstep's is made for: take 5.23 or later"
+                f"transformers {transformers.__version__} has a Trainer that lockstep does not know: install 5.23 or later"
             )
         super().__init__(*arguments, **more)
         self.job = init(seed=self.args.seed) if job is None else job
@@ -179,7 +182,8 @@ class Trainer(transformers.Trainer):
             self.job.stop(_STOPPED)
 
     def _weigh(self, inputs: Any) -> Any:
-        """What the loss is divided by where it is one of tokens: of those in this run, and the round's by all that it has."""
+        """Weighs the run by its tokens, and returns their number, by which the model divides its loss. The round's loss is divided
+        by all of its tokens."""
         items = self._get_num_items_in_batch([inputs], self.args.device)
         if items is None:
             return None

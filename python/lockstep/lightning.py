@@ -1,14 +1,15 @@
 """Lightning's Trainer as a worker of a job: `Trainer(strategy=lockstep.lightning.Strategy())`.
 
-A batch of Lightning's loop is a round of the job. A worker has one run of it as a rule, several where work is cut finer or moves;
-how many, and how many rounds an epoch has, is decided while it goes. So the closure that Lightning makes of a batch is called for
-each run of the round (`optimizer_step`, where `training_step` is given the run's own batch), and then the next run is waited for:
-it tells that the round is over, with the parameters after it, or the end of the epoch does. Only then does Lightning's loop go on.
+A batch of Lightning's loop is a round of the job. A worker mostly has one run of a round, but several where work is cut finer or
+moves. The number of runs, and of rounds in an epoch, is not fixed. So Lightning's closure of a batch is called for each run of the
+round (`optimizer_step`; `training_step` is given the run's own batch). Then the strategy waits for the next run, or the end of the
+epoch: the round is over, and the model has the parameters after it. Only then does Lightning's loop continue.
 
-What of the loop is not its strategy's to say and is set here: which batch is an epoch's last, its count of batches and steps.
+A strategy cannot set everything in the loop. So this module also sets which batch is an epoch's last, and the loop's counts of
+batches and steps.
 
-In: the module's one optimizer, its scheduler and its train dataloader, which are job.prepare's. Loss, hooks, callbacks, logs,
-validation and checkpoints are Lightning's own.
+In: the module's one optimizer, its scheduler and its train dataloader, for job.prepare. Loss, hooks, callbacks, logs, validation
+and checkpoints are Lightning's own.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ class _Rounds:
         return self._strategy.batches()
 
     def __len__(self) -> int:
-        """Rounds in an epoch, as far as they can be known before: of the job's batch, where job.prepare is told of another one."""
+        """Rounds in an epoch, as far as they are known before. They have the job's batch, if job.prepare is given another one."""
         batch = self._strategy.global_batch
         batches: Any = self.loader.batch_sampler
         if batch is None or not isinstance(batches, BatchSampler):
@@ -65,9 +66,12 @@ class _Rounds:
 
 
 class Strategy(SingleDeviceStrategy):
-    """`job`: what lockstep.init has returned, where the script has called it; further keywords of job.prepare in `prepare`.
+    """A strategy of Lightning's Trainer that trains as a worker of a job.
 
-    The batch size of the train dataloader is the round's, of all workers together, so training is the same on any number of them.
+    `job`: the result of lockstep.init, if the script has called it. `prepare`: further keywords of job.prepare.
+
+    The batch size of the train dataloader is the batch size of a round, of all workers together. So training is the same on any
+    number of workers.
     """
 
     strategy_name = "lockstep"

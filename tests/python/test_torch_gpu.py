@@ -132,7 +132,7 @@ class GpuTest(GpuCase):
     def test_one_worker_and_a_model_on_two_devices(self):
         self.job("cuda", workers=1)
         self.assert_outcomes([(SCRIPT + "model.weight.data = model.weight.data.cuda()\n" + PREPARE, 2,
-                               "weight is on cuda:0 and bias on cpu: what is trained has to be on one device")])
+                               "weight is on cuda:0 and bias on cpu: all trained parameters must be on one device")])
 
 
 if __name__ == "__main__":

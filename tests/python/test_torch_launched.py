@@ -134,7 +134,7 @@ class RecognisedTest(LauncherTest):
                     self.assertIn(f"{name} has started 4 workers: say with MASTER_ADDR and MASTER_PORT where they meet", told[launcher])
         for launcher in ("prterun", "PMIx"):
             for lines in (told, placed):
-                self.assertIn("has started this as rank 1 and does not tell of how many: use mpirun, or set RANK, WORLD_SIZE,", lines[launcher])
+                self.assertIn("has started this as rank 1, but does not tell the number of ranks. Use mpirun, or set RANK, WORLD_SIZE,", lines[launcher])
         remedied = self.told(*({**one, **PLACE, "RANK": "2", "WORLD_SIZE": "3"} for one in ENVIRONMENTS.values()))
         self.assertEqual(set(remedied), {"torchrun 2 of 3 at there:5 of -"})
 
@@ -210,8 +210,8 @@ class GroupTest(LauncherTest):
     def test_under_lockstep_run_there_is_none_which_is_said_in_one_line(self):
         done = package.run("-m", "lockstep", "run", "-n", "2", self.script(SCRIPT.replace("#before\n", GROUP)), python=PYTHON)
         self.assertEqual(done.returncode, 2, done)
-        self.assertRegex(done.stdout, r"worker \d +\| lockstep: init_process_group: the workers of lockstep run have no process group of torch.distributed: "
-                         r"leave it out .* or start the script with torchrun\n")
+        self.assertRegex(done.stdout, r"worker \d +\| lockstep: init_process_group: the workers of lockstep run have no process group of torch.distributed\. "
+                         r"Leave it out .* or start the script with torchrun\n")
         self.assertNotIn("Traceback", done.stdout)
 
 
@@ -221,7 +221,7 @@ class OneJobTest(LauncherTest):
         done = package.run("-m", "lockstep", "run", "-n", "2", self.script(script), python=PYTHON)
         self.assertEqual(done.stdout.count("rank"), 2, done)
         self.assertEqual(done.returncode, 1, done)
-        said = re.findall(r"worker (\d) +\| lockstep: this process has had its job at .*: use it once for each job, or start the script with torchrun or", done.stdout)
+        said = re.findall(r"worker (\d) +\| lockstep: this process has had its job at .*\. Use lockstep run once for each job, or start the script with torchrun or", done.stdout)
         self.assertEqual(sorted(said), ["0", "1"], done)
         self.assertNotIn("Traceback", done.stdout)
         for i in (0, 1):

@@ -340,7 +340,7 @@ class CarelessTest(LoaderTest):
             self.assertNotIn("Traceback", done.stderr)
         # As in a notebook: there is no file that could be run for its definitions.
         done = run("-c", SCRIPT.format(change="more = {'multiprocessing_context': 'forkserver'}"))
-        self.assert_one_line(done, 2, r"has no use for what it was sent \(AttributeError: Can't get attribute 'Data' .*multiprocessing_context='fork'")
+        self.assert_one_line(done, 2, r"cannot use the objects that it was sent \(AttributeError: Can't get attribute 'Data' .*multiprocessing_context='fork'")
         self.assertIn("whole", run("-c", SCRIPT.format(change="")).stdout)
 
     def test_one_job_after_the_other(self):
@@ -365,7 +365,7 @@ more = {"generator": torch.Generator(), "pin_memory": True}
         self.assertRegex(done.stderr.splitlines()[-1], "^KeyError: [01]$")
         done = run("-c", SCRIPT.format(change="Data.__getitem__ = lambda self, i: lambda: i"))
         self.assertEqual(done.returncode, 1, done)
-        self.assertIn("What the dataset returns cannot be sent to the training process", done.stderr)
+        self.assertIn("A sample of the dataset cannot be sent to the training process", done.stderr)
 
     def test_batches_are_pinned_where_there_is_an_accelerator(self):
         """Stands in for one: what is handed out has been through Tensor.pin_memory, of the training and of the evaluation."""

@@ -159,7 +159,7 @@ class LogTest(TorchTest):
             (loop("job.log({'a': 1}, reduce='sum' if job.round else 'mean')"), 2, "a is reduced by mean so far, and now by sum"),
             (loop("job.log({'a': 1}, reduce='median')"), 2, "to be reduced by 'median'"),
             (loop("job.log({'': 1})"), 2, "no name of 1 to 64"),
-            (loop("job.log({'loss': 1})"), 2, "loss is what job.backward was given"),
+            (loop("job.log({'loss': 1})"), 2, "the loss that job.backward is given is logged as loss already"),
             (loop("job.log({'a': torch.ones(2)})"), 2, "a has 2 values"),
             (loop("job.log({'a': 'much'})"), 2, "a is str"),
             (loop("job.log({'a': 1}, samples=17)"), 2, "samples=17 of a batch that has 16"),

@@ -200,9 +200,9 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
                 (epoch + LOOP, 2, "sched.step() was not called after the last pass"),
                 (scheduled.format(more=", scheduler_steps='batch'"), 2, "neither 'update' nor 'epoch'"),
                 ("model.bias.requires_grad_(False)\n" + PREPARE + "model.bias.requires_grad_(True)\n" + LOOP, 2,
-                 "bias was frozen in job.prepare and is not any more, and the job would not train it"),
+                 "bias was frozen in job.prepare and is not any more, but the job would not train it"),
                 ("opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\n" + PREPARE + "model.bias.requires_grad_(False)\n" + LOOP, 2,
-                 "bias was frozen after job.prepare, and the optimizer would move it on, by momentum or weight decay"),
+                 "bias was frozen after job.prepare, but the optimizer would still move it, by momentum or weight decay"),
                 (PREPARE + "model.bias.requires_grad_(False)\nbefore = model.bias.clone()\n" + LOOP + "assert torch.equal(model.bias, before)\n", 0, ""),
                 ("model.bias.requires_grad_(False)\nbefore = model.bias.clone()\n" + PREPARE + LOOP + "assert torch.equal(model.bias, before)\n", 0, ""),
                 ("torch.optim.lr_scheduler.StepLR(opt, 5)\nopt.param_groups[0]['lr'] = 0.0\nbefore = model.bias.clone()\n" + PREPARE + LOOP

@@ -144,7 +144,7 @@ class ResumeTest(TorchTest):
         self.assert_one_line(done, 2, "worker 0 has updates by OwnRule(lr=0.1, seen=0) ")
         self.assertIn("the checkpoint has updates by OwnRule(lr=0.05, seen=0) ", done.stderr)
         self.assert_outcomes([
-            (SCRIPT.replace("run_dir=None", "resume=True"), 2, "resume wants the run_dir to go on with"),
+            (SCRIPT.replace("run_dir=None", "resume=True"), 2, "resume needs the run_dir of the job to continue"),
             (SCRIPT.replace("run_dir=None", f"run_dir={str(self.folder)!r}, resume='yes'"), 2, "neither True nor False nor 'auto'"),
             (SCRIPT.replace("run_dir=None", "connect_timeout=0"), 2, "connect_timeout: 0 is not a number of seconds above 0"),
             (SCRIPT.replace("run_dir=None", f"run_dir={str(self.folder / 'empty')!r}, resume=True") + PREPARE + LOOP, 2, "holds no checkpoint"),

@@ -113,7 +113,7 @@ loader = DataLoader(Data(), batch_size=16, shuffle=True)
     def test_a_dataset_that_draws_from_a_generator_of_its_own_is_told_so(self):
         """It begins anew when the job goes on, and what it has drawn on one worker is not what it draws on another."""
         own, seeded = (run(self.script(SCRIPT + self.DATA.format(draw=draw) + PREPARE + LOOP)) for draw in ("self.generator", "random"))
-        self.assert_one_line(own, 0, "of the dataset is another one when it is read again with the same seeds, so it draws from a generator of its own")
+        self.assert_one_line(own, 0, "of the dataset differs when it is read again with the same seeds, so it draws from a generator of its own")
         self.assertEqual((seeded.returncode, seeded.stderr), (0, ""), seeded)
 
 

@@ -119,7 +119,7 @@ for epoch in range(2):
         self.assertEqual(json.loads(outcomes["alike"]["1"]), [[7] * 48] * 2)
         says = [line for line in done.stderr.splitlines() if line.startswith("lockstep: the stream")]
         self.assertEqual(len(says), 3, done.stderr)  # all of the job "own"
-        self.assertIn("lockstep: the stream begins with other items on other workers, and each worker takes one of every 2 items", says[0])
+        self.assertIn("lockstep: the stream begins with other items on other workers, but each worker takes one of every 2 items, ", says[0])
         for worker in range(2):
             line = f"lockstep: the stream of worker {worker} has ended after 24 items, and its share of samples=96 is 48, so items come again: if the dataset"
             self.assertEqual([line in one for one in says].count(True), 1, says)
@@ -132,7 +132,7 @@ for epoch in range(2):
         give = stream.format(give="yield from ((torch.zeros(1), 0),) * 3", more="")
         prepare = "model, opt, loader = job.prepare(model, opt, loader, epochs=2{more})\n"
         self.assert_outcomes([
-            (give + prepare.format(more=""), 2, "the dataset is an IterableDataset: say with samples= how many items"),
+            (give + prepare.format(more=""), 2, "the dataset is an IterableDataset: give samples=, the number of the stream"),
             (give + prepare.format(more=", samples=0"), 2, "samples: 0 is not a whole number from 1 on"),
             (give + prepare.format(more=", samples=8") + LOOP, 0, ""),
             (give + prepare.format(more=", samples=11") + LOOP + "assert job.metrics.round == 5\n", 0, ""),
