@@ -172,7 +172,7 @@ class Connection:
                 # It signs only texts that look like a nonce, and only for the intended job.
                 nonce, job_id = (str(offered.get(name)) for name in ("nonce", "job_id"))
                 if not re.fullmatch("[0-9a-f]{64}", nonce) or not re.fullmatch("[0-9a-f]{1,64}", job_id):
-                    raise HttpError(f"{self.name}: what answers there offers no nonce of this version")
+                    raise HttpError(f"{self.name} offers no nonce of this version")
                 if self.job_id not in (None, job_id):
                     raise BadUsage(f"--run-dir {self.run_dir}: its job does not run any more: another job is at {self.name}")
                 headers["Lockstep-Nonce"] = nonce

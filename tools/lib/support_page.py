@@ -36,7 +36,7 @@ def checked(data):
             if not set(row) <= KEYS or not row.get("what") or row.get("status") not in STATUSES:
                 raise ValueError(f"{section['title']}: {row}")
             if row["status"] == "tried" and not (row.get("version") and row.get("when")):
-                raise ValueError(f"{section['title']}: {row['what']}: what was tried has a version and a day")
+                raise ValueError(f"{section['title']}: {row['what']}: a row that was tried has a version and a day")
     return data["sections"]
 
 

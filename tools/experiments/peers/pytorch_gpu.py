@@ -2,8 +2,8 @@
 worker of Lockstep, whose launcher says the rank, SYSTEM is lockstep and RANK 0.
 
 SYSTEM: alone, ddp (over Gloo: NCCL has no two ranks on one GPU), lockstep. Model, data, batches and precision are the same in all: a
-transformer of the size of GPT-2's smallest by default, bfloat16 by autocast, AdamW. Prints, once, {"step_ms": ...} on rank 0: what a step takes,
-measured over `steps` of them behind some to warm up.
+transformer of the size of GPT-2's smallest by default, bfloat16 by autocast, AdamW. Rank 0 prints {"step_ms": ...} once: the time of a
+step, measured over `steps` steps after some to warm up.
 """
 
 import json

@@ -42,8 +42,11 @@ def read_text(path):
 
 
 def check_shape(what, shape, path, name=""):
-    """Checks a value's `shape`: types of which it is one, {key: shape} of a record that has at least these keys, {str: shape} of one
-    with any, [shape] of a list of any length, or (shape, ...) of one with as many."""
+    """Checks the shape of a value.
+
+    (type, ...): the value has one of these types.
+    {key: shape}: a record with at least these keys. {str: shape}: a record with any keys.
+    [shape]: a list of any length. (shape, ...): a list of this length."""
     if isinstance(shape, dict):
         if not isinstance(what, dict):
             raise BadRun(f"{path}: {name or 'it'} is no record")

@@ -191,9 +191,9 @@ def write_html(path, about, patterns, series, runs, rows, target):
         f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<title>Lockstep: policies compared</title><style>{STYLE}</style><h1>Policies compared{badges}</h1>"
         f"<p class='about'>{escape(about)}</p>"
-        f"<p class='about'>Ideal: all samples of a round over the sum of all workers' speeds in it, without any waiting. A worker's speed in a round is what "
-        f"it computed over the time it computed for; where it computed nothing that counts, that of its nearest round; in a run in which it never did, "
-        f"its median speed in the others. <i>of ideal</i> compares times for each sample that counts, so "
+        f"<p class='about'>Ideal: all samples of a round, divided by the sum of all workers' speeds in it, without any waiting. A worker's speed in a round "
+        f"is its samples divided by its time of computation. In a round in which it computed nothing that counts, it has the speed of its "
+        f"nearest round. In a run in which it never did, it has its median speed in the other runs. The column <i>of ideal</i> compares times for each sample that counts, so "
         f"a policy that leaves samples out does not look quicker for it. Rows are medians of the runs; plots are of the run in the middle.</p>"
         f"{charts.legend(enumerate(series))}<div class='cards'>{''.join(cards)}</div>{sections}</html>",
         encoding="utf-8")
