@@ -2,9 +2,12 @@
 
 import argparse
 import json
+import os
+import re
 import sys
 from pathlib import Path
 
+MOST_OTHERS = 0.1  # of the processors, by programs that are no part of a run
 HEADER = ("workers", "policy", "wall time", "rounds/s", "test accuracy", "samples dropped")
 
 
@@ -26,11 +29,37 @@ def row(label, summary):
             f"{100 * accuracy:.2f} %" if accuracy is not None else "-", str(summary["samples_dropped"]))
 
 
+def sample(path):
+    """The clock, and the processor seconds of the whole machine and of the shell's children, as tools/quickstart has noted them."""
+    _, children, all_of_it, clock = path.read_text(encoding="utf-8").splitlines()
+    ours = sum(60 * float(minutes) + float(seconds) for minutes, seconds in re.findall(r"(\d+)m([\d.]+)s", children.replace(",", ".")))
+    # user, nice and system; then, behind idle and iowait, irq, softirq and steal
+    ticks = [int(word) for word in all_of_it.split()[1:]]
+    return float(clock.split()[0]), sum(ticks[:3] + ticks[5:8]) / os.sysconf("SC_CLK_TCK"), ours
+
+
+def share_of_others(before, after):
+    """Of all processors, by programs that are no part of the run."""
+    seconds, used, ours = (late - early for early, late in zip(before, after))
+    return (used - ours) / seconds / os.cpu_count() if seconds > 0 else 0.0
+
+
+def why_not_comparable(others, processors, workers):
+    """One line where the times of the runs say little about the policies; empty: nothing speaks against them."""
+    if max(others, default=0) > MOST_OTHERS:
+        return (f"Other programs used {100 * max(others):.0f} % of this machine's processors during a run, so the times do not compare. "
+                "Repeat this on an idle machine.")
+    if processors < workers:
+        return f"{workers} workers share {processors} processors, so the times compare only roughly. Use a larger machine to compare policies."
+    return ""
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("runs", nargs="+", metavar="LABEL=RUNDIR")
     parser.add_argument("--accuracy-of", type=int, metavar="NUMBER", help="which run, from 1, is judged")
     parser.add_argument("--at-least", type=float, metavar="ACCURACY")
+    parser.add_argument("--samples", type=Path, metavar="DIR", help="processor times before and after each run")
     options = parser.parse_args()
     runs = [run.split("=", 1) for run in options.runs]
     summaries = [read(folder) for _, folder in runs]
@@ -42,6 +71,11 @@ def main():
         print("  ".join(text).rstrip())
     for _, folder in runs:
         print(f"  {folder}")
+    if options.samples is not None:
+        names = [Path(folder).name for _, folder in runs]
+        others = [share_of_others(sample(options.samples / f"{name}.before"), sample(options.samples / f"{name}.after")) for name in names]
+        if doubt := why_not_comparable(others, len(os.sched_getaffinity(0)), summaries[0]["workers"]):
+            print(doubt)
     if options.accuracy_of is None:
         return 0
     reached = summaries[options.accuracy_of - 1]["test_accuracy"] or 0.0
