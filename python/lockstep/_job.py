@@ -1,7 +1,7 @@
 """A worker of a job, for a training loop in PyTorch.
 
-`Job` is what the script asks; it joins the job and leaves it. What the script says of the job is _preparing.py's. The session's
-work becomes batches in _passes.py, and _run.py has the batch in hand. Everything on the script's thread.
+`Job` is what the script asks; it joins the job and leaves it. _preparing.py takes the script's description of the job. The
+session's work becomes batches in _passes.py, and _run.py has the batch in hand. Everything on the script's thread.
 
 Invariant: parameters are views of the session's memory from the first run to the end, and of their own before and after.
 """
@@ -46,7 +46,7 @@ _NAME_AWAY = '; around what takes long and is no training, as a save or a test, 
 
 
 class Job:
-    """What `lockstep.init` returns."""
+    """A job that this process is a worker of, as `lockstep.init` returns it."""
 
     def __init__(self, entry: _entry.Entry, *, seed: int, settings: _settings.Settings) -> None:
         self._entry = entry
@@ -132,8 +132,8 @@ class Job:
 
     @property
     def slow_workers(self) -> tuple[int, ...]:
-        """Those whose share of work took at least 1.5 times as long, for its size, as is usual among them; of the last round that
-        is over, as the coordinator sees it, on all workers alike."""
+        """The workers whose share of work took at least 1.5 times the usual time for its size, in the last round that is over. The
+        coordinator measures it, so it is the same on all workers."""
         return self._passes.metrics.slow_workers
 
     @property
@@ -143,8 +143,9 @@ class Job:
 
     @property
     def metrics(self) -> _metrics.Metrics:
-        """What the last round has come to, by name, on all workers alike: `loss`, and what `log` was given. Within a run it is the
-        round before that of the run (a newer one, where the run does not count any more); after the last epoch the job's last."""
+        """The metrics of the last round, by name, on all workers alike: `loss`, and the numbers given to `log`. Within a run it is
+        the round before that of the run (a newer one, where the run does not count any more); after the last epoch the job's
+        last."""
         return self._passes.metrics
 
     def log(
@@ -159,11 +160,11 @@ class Job:
     def evaluate(
         self, function: Callable[[nn.Module, Any], tuple[float, int]], loader: DataLoader[Any], *, every_epochs: int = 1
     ) -> None:
-        """All workers together evaluate the loader's dataset after each so many epochs (0: not) and at the job's end, each a part
-        of it on a copy of the parameters of one round. `function(model, batch)` is called without gradients and in eval mode,
-        and returns the sum of the losses over the samples of the batch and how many of them are right.
+        """Evaluates the loader's dataset after every `every_epochs` epochs (0: not) and at the job's end. All workers take a part
+        of it, on a copy of the parameters of one round. `function(model, batch)` is called without gradients and in eval mode. It
+        returns the sum of the losses over the samples of the batch, and the number of right ones.
 
-        To be called before `prepare`. What comes of it is in the run directory (evaluations.jsonl, summary.json), not here.
+        Call it before `prepare`. The results are in the run directory (evaluations.jsonl, summary.json), not here.
         """
         if self._model is not None:
             raise UsageError("job.evaluate comes before job.prepare")
@@ -227,15 +228,17 @@ class Job:
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> Any:
-        """Joins the job with this model; returns what the loop uses instead: (model, optimizer, loader[, scheduler]).
+        """Joins the job with this model. Returns (model, optimizer, loader[, scheduler]), for the loop to use instead.
 
-        `epochs`: how many passes over the loader the job has. `updates`: after how many it ends, if that is before.
-        `global_batch`: samples in an update, of all workers together; without it the loader's batch size, which is the most that a
-        worker is handed at once in any case. `units`: pieces that it is cut into, the smallest work that moves; without it as many
-        as the policy has use for. `fixed_batch`: single units and no runs of them, so that batches are of one size, for models that
-        are compiled or captured for it. `clip_grad_norm`: of the whole update. `scheduler_steps`: what a step of the scheduler
-        stands for. `samples`: of an IterableDataset, how many of its items an epoch has; `sharded`: it shares them out between the
-        workers by itself.
+        `epochs`: number of passes over the loader. `updates`: number of updates after which the job ends, if that is before.
+        `global_batch`: samples in an update, of all workers together; without it the loader's batch size. A worker is never handed
+        more than the loader's batch size at once.
+        `units`: pieces of a global batch, the smallest work that moves; without it as many as the policy can use.
+        `fixed_batch`: each batch is a single unit, so that all have one size, for models that are compiled or captured for it.
+        `clip_grad_norm`: largest norm of the whole update's gradient.
+        `scheduler_steps`: the script steps its scheduler after each update, or after each epoch.
+        `samples`: for an IterableDataset, the number of its items in an epoch; `sharded`: it shares them out between the workers by
+        itself.
         """
         if self._session is not None:
             raise UsageError(f"job.prepare was called twice, and a job has one model: make {_given.TOGETHER}")
@@ -318,23 +321,23 @@ class Job:
         self._run.seed(self._seed)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """A copy of the model's, which stays as it is. Within a run its parameters are those that the run is computed with, after
-        the last epoch those that the job has ended with."""
+        """A copy of the model's state, which stays as it is. Within a run its parameters are those that the run is computed with,
+        after the last epoch those that the job has ended with."""
         if self._model is None:
             raise UsageError("there is no job yet: job.prepare joins it")
         return {name: tensor.detach().clone() for name, tensor in self._model.state_dict().items()}
 
     def stop(self, reason: str) -> None:
-        """Ends the job for all its workers, completed, with the parameters after the round that was committed last, which the model
-        has then: for a script that has what it wants of it. A batch in hand counts if its step was done. All workers may call it,
-        or one, and again; passes over the loader are empty from then on, and the job is `ended_early`."""
+        """Ends the job for all its workers, completed: the script has reached its goal. The model then has the parameters after
+        the round that was committed last. A batch in hand counts if its step was done. One worker or all may call it, also again.
+        Passes over the loader are empty from then on, and the job is `ended_early`."""
         self._passes.stop(reason)
 
     def away(self, reason: str, *, at_most: float = _passes.MOST_AWAY_S) -> contextlib.AbstractContextManager[None]:
-        """`with job.away("validation"):` around what takes long and is no training: the others do not take this worker for lost
-        because it does not get on, for so many seconds, and with a policy that moves work they go on without it. The model keeps
-        its parameters meanwhile; a batch in hand counts as before, unless others have computed it by then. Between two passes over
-        the loader a worker is away by itself. Where no job is on it does nothing."""
+        """Put `with job.away("validation"):` around work that takes long and is no training. For `at_most` seconds this worker is
+        not lost for its lack of progress, and with a policy that moves work the others go on without it. The model keeps its
+        parameters meanwhile. A batch in hand counts as before, unless others have computed it by then. Between two passes over the
+        loader a worker is away by itself. Without a running job it does nothing."""
         return self._passes.away(reason, at_most)
 
     def leave(self, reason: str) -> None:
@@ -375,8 +378,8 @@ class Job:
             return
         if late:
             _errors.say(
-                "the script has ended within its loop, so what it has seen of the model lacks the last update: leave the loop by "
-                "break, or call job.stop before the model is used"
+                "the script has ended within its loop, so the model that it has seen lacks the last update. Leave the loop by "
+                "break, or call job.stop before you use the model"
             )
 
     def _leave_session(self) -> None:
