@@ -100,7 +100,7 @@ class Passes:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         if self._run.state is not State.DONE:
             raise UsageError(
-                "the loop over the loader was left before the step for its batch was done: to look at a batch, take it from the "
+                "the loop over the loader was left before the step for its batch was done. To look at a batch, take it from the "
                 "script's own loader before job.prepare, next(iter(loader))"
             )
         epoch = self.begun
@@ -158,7 +158,7 @@ class Passes:
             self.stop(reason)
 
     def forget_left(self) -> None:
-        """What happened when the script left its loop is not to be raised any more: this worker has said why it leaves."""
+        """Drops the exception with which the script left its loop: this worker has said why it leaves."""
         self._left = None
 
     # --- one pass
@@ -222,8 +222,8 @@ class Passes:
             return
         self._told_late = True
         _errors.say(
-            f"this worker was behind when epoch {work.epoch} ended and has copied newer parameters, so after this pass the model has "
-            "those of a later epoch (job.evaluate sees those of the epoch's end); later passes may be the same"
+            f"this worker was behind when epoch {work.epoch} ended, and copied newer parameters: after its pass the model has those of "
+            "a later epoch. This may happen in later passes too; job.evaluate sees the parameters of the epoch's end"
         )
 
     # --- what the session wants
