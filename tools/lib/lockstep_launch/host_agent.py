@@ -1,9 +1,9 @@
 """tools/launch runs this agent on each host of a job, under `ssh HOST python -c ...`, which reads this file from its standard input.
 
-Lines of JSON go both ways. In come `begin` once, then `start`, `signal`, `file`, `more` and `worker_0_ended`, and empty objects as signs of
-life; out go, after a line that is MARK, `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret comes in `begin`, so it is on no command
-line and in no environment; it lies in a folder for this user alone, with the job's config and the folder in which workers find the
-initial model.
+Lines of JSON go both ways. The launcher sends `begin` once, then `start`, `signal`, `file`, `more` and `worker_0_ended`, and empty objects
+as signs of life. The agent sends a line that is MARK, then `ready` or `error`, and then `address`, `out`, `ended` and `file`. The secret
+comes in `begin`, so it is on no command line and in no environment. It lies in a folder for this user alone. The job's config is there too,
+and the folder in which workers find the initial model.
 
 The end of the input, or its silence, ends every process that was started here: the launcher is gone, or cannot be heard.
 """
