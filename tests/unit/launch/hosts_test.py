@@ -208,7 +208,7 @@ class HostsTest(launch_test.LaunchTest):
                 ("a,other", (), "other: ssh does not reach it: Host key verification failed."),
                 ("a,half", (), "half: ssh has closed its output and does not end"),
                 ("a,bad", (), "bad: ssh does not reach it: ab\n"),
-                ("a,loud", (), "loud: unexpected output instead of the agent's: Broadcast message"),
+                ("a,loud", (), "loud: unexpected output instead of a line of the agent: Broadcast message"),
                 ("a", ("--python", "python-of-nobody"), "a: there is no python-of-nobody; name its Python with --python: "),
                 ("a", ("--cwd", "/nowhere"), "a: no working directory /nowhere: No such file or directory"),
                 ("mute", (), "mute: SSH_CONNECTION is not set there, so the coordinator's address is unknown: name it with --listen"),
@@ -301,8 +301,8 @@ class HostsTest(launch_test.LaunchTest):
     def test_a_host_whose_agent_talks_nonsense_is_lost_and_the_job_is_not(self):
         for what, words in (("tells-of-a-stranger", "unexpected word of the agent: {'out': 'worker 7', 'text': 'hello'}"),
                             ("tells-of-another-host", "unexpected word of the agent: {'ended': 'worker 0', 'status': 0}"),
-                            ("tells-nonsense", "unexpected output instead of the agent's: {\"out\": \"worker 2\", \"text\": 5}"),
-                            ("never-ends-its-line", "unexpected output instead of the agent's: a line of more than 4 MiB")):
+                            ("tells-nonsense", "unexpected output instead of a line of the agent: {\"out\": \"worker 2\", \"text\": 5}"),
+                            ("never-ends-its-line", "unexpected output instead of a line of the agent: more than 4 MiB without an end")):
             with self.subTest(what):
                 (self.folder / "hosts").write_text(f"b {what}\n")
                 process = self.start(plan="wait")

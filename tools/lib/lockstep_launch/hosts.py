@@ -233,7 +233,7 @@ class Link:
             if self.found:
                 message = _message(line)
                 if message is None:
-                    self.failure = self.failure or f"unexpected output instead of the agent's: {_readable(line)[:200]}"
+                    self.failure = self.failure or f"unexpected output instead of a line of the agent: {_readable(line)[:200]}"
                     self.cut()
                     return None
                 found.append(message)
@@ -245,7 +245,7 @@ class Link:
         if not self.found:
             self.buffer = self.buffer[-LONGEST_TALK:]
         elif len(self.buffer) > LONGEST_MESSAGE:
-            self.cut(f"unexpected output instead of the agent's: a line of more than {LONGEST_MESSAGE >> 20} MiB")
+            self.cut(f"unexpected output instead of a line of the agent: more than {LONGEST_MESSAGE >> 20} MiB without an end")
             return None
         return found
 
