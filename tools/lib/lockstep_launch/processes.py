@@ -96,7 +96,7 @@ class RemoteProcess(Output):
 
 
 def die_with_launcher(launcher, held_to=None):
-    """The child runs it before the program: whatever happens to us, no process stays behind. It is held to these processors, if any."""
+    """The child runs it before the program, so that no process stays behind when we end. It is held to these processors, if any."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     set_parent_death_signal = 1
 
