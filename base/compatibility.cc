@@ -96,11 +96,12 @@ constexpr std::array kRows = {
     Row{kEncryption, kUcx, "{0} and {1}: UCX does not encrypt, take tcp or auto"},
     Row{kConnections, kUcx, "{0} and {1}: UCX chooses its connections itself, take tcp or auto"},
     Row{kCompression, kRelaxed,
-        "{0} and {1}: what a contribution has not is added to the worker's next gradient when it "
-        "is known whether it counts, and {2} does not wait for that"},
+        "{0} and {1}: compression adds the rest of a contribution to the worker's next gradient "
+        "once the commit is known, and {2} does not wait for that"},
     Row{kRounding, kFp32, "{0} and {1}: nothing is rounded to 16 bits, take bf16 or fp16"},
     Row{kRounding, kCompression,
-        "{0} and {1}: what rounding takes is added to the worker's next gradient, take nearest"},
+        "{0} and {1}: compression adds the error of rounding to the worker's next gradient, take "
+        "nearest"},
     Row{kRouted, k16Bits,
         "{0} and {1}: partial sums would be rounded at each worker, take fp32 or direct"},
     Row{kRouted, kCompression,
@@ -140,7 +141,7 @@ struct Kept {
 };
 
 constexpr std::array kKept = {
-    Kept{"policy.name", "local", "what a round is stays the same for the whole job"},
+    Kept{"policy.name", "local", "a job has local rounds from its start to its end, or never"},
     Kept{"exchange.compression", "powersgd",
          "with powersgd the factors of the last rounds are part of the state"},
 };

@@ -94,22 +94,22 @@ void DeclareJob(OptionTable& table, JobSection* job) {
             "Seed of initial parameters, sample order, dropout and augmentation. The same seed "
             "and the same commits give the same bits");
   table.Add("job.epochs", &job->epochs, Count(0, kMostRounds32),
-            "Passes over the training set after which the job ends; 0: job.rounds counts, or 1 "
-            "epoch without it");
+            "Passes over the training set after which the job ends. 0: job.rounds counts; if both "
+            "are 0, the job has 1 epoch");
   table.Add("job.rounds", &job->rounds, WideCount(0, kMost64),
             "Rounds after which the job ends; 0: job.epochs counts");
   table.Add("job.global_batch", &job->global_batch, Count(1, kMostSamples), "Samples in a round");
   table.Add(
       "job.units", &job->units, CountOrAuto(kMostUnits, 0),
-      "Units that a round is cut into, the smallest work that moves between workers. auto: at "
-      "most one for each sample; 64 for each worker, up to 4096, if the policy moves, leaves out "
-      "or shares out units (8 if workers compute them one by one), else 4; more if a worker "
-      "cannot compute so many samples at once");
+      "Units of a round. A unit is the smallest work that moves between workers. auto: 4 for each "
+      "worker; with a policy that moves, leaves out or shares out units 64 for each worker (8 if "
+      "workers compute them one by one), up to 4096. There are more if a worker cannot compute so "
+      "many samples at once, but at most one for each sample");
   table.Add(
       "job.min_workers", &job->min_workers, Count(0, kMaxWorkers),
       "With fewer workers the job waits, up to job.quorum_timeout. Workers that are late, behind "
       "or catching up count, lost ones do not. 0: --workers less those that the policy can "
-      "spare, more than half if it moves units (flexrr, balance, auto), 1 with "
+      "spare; more than half of them if it moves units (flexrr, balance, auto); 1 with "
       "--config-from-workers");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
             "How long the coordinator waits for --workers workers");
@@ -119,12 +119,12 @@ void DeclareJob(OptionTable& table, JobSection* job) {
   table.Add("job.coordinator_timeout", &job->coordinator_timeout_s,
             SecondsOrAuto(30 * kDay, JobSection::kThreeTimeouts),
             "How long a worker whose coordinator is gone keeps its parameters and looks for the "
-            "next one (--reattach), before it ends with status 1; auto: three times "
+            "next one (--reattach). Then it ends with status 1. auto: three times "
             "liveness.timeout; 0s: it ends at once");
   table.Add("job.on_nan", &job->on_nan, Choice({"stop", "skip"}),
-            "If a loss or gradient is infinite or not a number: stop ends the job with status 1 "
-            "and names the worker and the samples; skip leaves the contribution out and drops "
-            "its samples for the epoch, which rounds.jsonl records");
+            "The answer to a loss or gradient that is infinite or not a number. stop: the job "
+            "ends with status 1 and names the worker and the samples. skip: the contribution is "
+            "left out, and its samples are dropped for the epoch; rounds.jsonl records them");
 }
 
 void DeclareModel(OptionTable& table, ModelSection* model) {
@@ -217,9 +217,10 @@ void DeclareSchedule(OptionTable& table, ScheduleSection* schedule) {
 void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Group("[policy]", "the straggler policy");
   table.Add("policy.name", &policy->name, PolicyName(),
-            "When a round closes (full, backup, deadline, partial) and who computes what (none, "
-            "flexrr, balance), joined by +; or auto, which combines them; async; local, alone or "
-            "with a closing rule (local+backup); or plugin");
+            "A closing rule (full, backup, deadline, partial) says when a round closes; a work "
+            "rule (none, flexrr, balance) says who computes what. Join one of each by +. Or take "
+            "auto, which combines them; async; local, alone or with a closing rule "
+            "(local+backup); or plugin");
   table.Add("policy.plugin", &policy->plugin, Text("FILE", "a shared library"),
             "Shared library with the policy named plugin (policies/plugin.h)");
   table.Group("[backup]", "closing rule backup");
@@ -257,8 +258,8 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Group("[async]", "policy async");
   table.Add("async.staleness", &policy->async_staleness,
             CountOrAuto(kMostStaleness, PolicySection::kAuto),
-            "A contribution is committed at most this many commits after its work was given out, "
-            "else the job waits; 0: synchronous; auto: 4 for each of --workers");
+            "A contribution is committed at most this many commits after its work was given out; "
+            "else the job waits. 0: synchronous; auto: 4 for each of --workers");
   table.Add("async.damping", &policy->async_damping, TrueOrFalse(),
             "Contributions staler than --workers commits count less: --workers / (1 + staleness)");
   table.Group("[local]", "policy local");
@@ -301,12 +302,12 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
   table.Add(
       "exchange.algorithm", &exchange->algorithm, Choice({"direct", "ring", "tree", "auto"}),
       "All-reduce algorithm. direct: each owner takes its shard of every contribution before the "
-      "commit; ring, tree: after the commit, from worker to worker; a second attempt is direct. "
+      "commit. ring, tree: after the commit, from worker to worker; a second attempt is direct. "
       "auto: the fastest by measured links, then by measured rounds");
   table.Add("exchange.dtype", &exchange->dtype, NumberType(),
-            "Type of contributions and sums on the way; sums are made in fp32, and parameters "
-            "and state stay in it. bf16, fp16: half the bytes; in fp16 a gradient beyond 65504 "
-            "is not finite");
+            "Type of contributions and sums on the way. Sums are made in fp32; parameters and "
+            "state stay in fp32. bf16, fp16: half the bytes. In fp16 a gradient beyond 65504 is "
+            "not finite");
   table.Add("exchange.rounding", &exchange->rounding, Choice({"nearest", "stochastic"}),
             "Rounding to 16 bits. nearest: ties to even; stochastic: up or down, so that the "
             "mean is right; the same job rounds alike");
@@ -334,12 +335,13 @@ void DeclareExchange(OptionTable& table, ExchangeSection* exchange) {
 void DeclareRest(OptionTable& table, JobConfig* config) {
   table.Group("[emulate]", "emulation of a larger machine");
   table.Add("emulate.unit_time", &config->emulate.unit_time_s, DurationSeconds(0, 3600),
-            "Least time for computing a unit, the rest is spent asleep; with job.units = auto "
-            "for a quarter of an equal share, and others in proportion. 0s: off");
+            "Least time for computing a unit; the worker sleeps for the rest. With job.units = "
+            "auto it is the time of a quarter of an equal share, and of other sizes in "
+            "proportion. 0s: off");
   table.Group("[liveness]", "detection of lost workers");
   table.Add("liveness.timeout", &config->liveness.timeout_s, DurationSeconds(0.1, 3600),
-            "The one time-out: a worker that is silent for so long is lost; all others derive "
-            "from it");
+            "A worker that is silent for so long is lost. All other time-outs derive from this "
+            "one");
   table.Group("[evaluation]", "evaluations besides the one at the end");
   table.Add("evaluation.every_epochs", &config->evaluation.every_epochs, Count(0, kMostRounds32),
             "Every so many epochs; 0: not by epochs");
@@ -355,10 +357,10 @@ void DeclareRest(OptionTable& table, JobConfig* config) {
   table.Add("checkpoint.every", &config->checkpoint.every_s, DurationSeconds(0, 30 * kDay),
             "After the first round that is committed so long after the last checkpoint was begun; "
             "0s: not by time");
-  table.Group("[journal]", "what a coordinator that takes over goes on from (--reattach)");
+  table.Group("[journal]", "the record from which the next coordinator continues (--reattach)");
   table.Add("journal.sync", &config->journal.sync, TrueOrFalse(),
-            "Bring each commit's entry to the disk before anybody hears of the commit: then a stop "
-            "of the coordinator's machine, too, loses none; a stop of its process never does");
+            "Bring each commit's entry to the disk before anybody hears of the commit. Then even a "
+            "stop of the coordinator's machine loses none; a stop of its process never does");
 }
 
 Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {

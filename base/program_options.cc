@@ -52,7 +52,7 @@ void DeclareCommon(OptionTable& table, std::string* secret_file, std::string* lo
   table.Add("secret-file", secret_file, Text("FILE", "a file of at least 16 bytes"),
             "The job's secret, the same file for all; required beyond loopback");
   table.Add("log-level", log_level, Choice({"trace", "debug", "info", "warn", "error"}),
-            "What is logged to standard error");
+            "Least level of the lines that are logged to standard error");
   table.AddSwitch("version", &common->version, "Print the version and end");
   table.AddSwitch("help", &common->help, "Print this and end");
 }
@@ -167,14 +167,14 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   table.Add("http", &options.http, Maybe(HostPortOption()),
             "Address of the status page and of tools/ctl; without it there is none");
   table.AddSwitch("resume", &options.resume,
-                  "Go on from the newest checkpoint of the run directory");
+                  "Continue from the newest checkpoint of the run directory");
   table.AddSwitch("reattach", &options.reattach,
-                  "Go on with the job of the run directory, whose coordinator is gone: with the "
-                  "parameters that its workers hold, or from the newest checkpoint where none is "
-                  "left that holds them. Where no job was begun this starts one");
+                  "Continue the job of the run directory after its coordinator is gone, with the "
+                  "parameters that its workers hold. If no worker holds them, continue from the "
+                  "newest checkpoint; if no job was begun, start one");
   table.AddSwitch("config-from-workers", &options.config_from_workers,
-                  "What neither --config nor the command line says of the job is what the workers' "
-                  "training program says; for programs with a Session of their own");
+                  "Settings that are missing from --config and the command line come from the "
+                  "workers' training program. For programs with a Session of their own");
   DeclareCommon(table, &options.secret_file, &options.log_level, &common);
   DeclareJobOptions(table, &options.job);
 
@@ -211,8 +211,8 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
     // Otherwise the worker that joins first would run code of its choice here.
     if (options.job.policy.plugin != plugin) {
       return Invalid(
-          "policy.plugin: the coordinator loads what its own config or command line names, and "
-          "nothing that the workers' program does");
+          "policy.plugin: the coordinator loads only a plug-in that its own config or command "
+          "line names, not one that the workers' program names");
     }
   }
   // An exception in a script ends one worker, and the others go on. A run directory holds all
@@ -234,11 +234,10 @@ Result<WorkerOptions> ParseWorkerOptions(std::span<const std::string> arguments)
             "Where the coordinator listens; required");
   std::uint32_t id = 0;
   table.Add("id", &id, Count(0, kMaxWorkers - 1),
-            "Slot that this worker would have, when it is free; without it any free one");
-  table.Add("device", &options.device, DeviceOption(), "What gradients are computed on");
-  table.AddSwitch(
-      "require-gpudirect", &options.require_gpudirect,
-      "End with status 2 when a worker on another host is not reached by GPUDirect RDMA");
+            "Slot that this worker asks for; if it is not free, or without --id, any free one");
+  table.Add("device", &options.device, DeviceOption(), "Device that computes the gradients");
+  table.AddSwitch("require-gpudirect", &options.require_gpudirect,
+                  "End with status 2 if GPUDirect RDMA does not reach a worker on another host");
   table.AddRepeatable("slowdown", &options.slowdowns, SlowdownOption(),
                       "Slow this worker down, for experiments; may be given more than once");
   table.Add("data-host", &options.data_host, Text("ADDRESS", "an IP address"),

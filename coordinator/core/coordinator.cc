@@ -676,7 +676,7 @@ void Coordinator::ReplacePolicy() {
   if (!next_policy_) return;
   job_.Log(LogLevel::kInfo, "policy {} replaces {}", next_policy_->name, job_.policy().name);
   LOCKSTEP_CHECK(next_policy_->local == job_.policy().local,
-                 "what a round is changes within a job");
+                 "a job changes between local and other rounds");
   job_.policy.Write() = std::move(*next_policy_);
   next_policy_.reset();
   policy_asked_ = next_policy_name_;

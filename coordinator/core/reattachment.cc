@@ -9,7 +9,7 @@
 namespace lockstep::coordinator {
 
 const JournalEntry* Reattachment::Choose() {
-  LOCKSTEP_CHECK(chosen_ == nullptr, "what the job goes on from is chosen twice");
+  LOCKSTEP_CHECK(chosen_ == nullptr, "the entry from which the job continues is chosen twice");
   const auto& journal = job_->start.journal;
   for (auto entry = journal.rbegin(); entry != journal.rend() && chosen_ == nullptr; ++entry) {
     const bool held = std::ranges::any_of(job_->members.all(), [&](const Member& member) {

@@ -120,9 +120,8 @@ void Relinking::GiveUp(const Pair& ends, Link* link) {
   link->given_up = true;
   link->next_try = job_->now() + kRetryTimeouts * job_->timeout;
   job_->Log(LogLevel::kWarning,
-            "worker {} and worker {} cannot reach each other: connecting them again has failed {} "
-            "and is given up; the job avoids that link where it can, check the network between "
-            "the two",
+            "worker {} and worker {} cannot reach each other: they failed to connect again {}. "
+            "The job avoids that link where it can; check the network between the two",
             ends.first.worker, ends.second.worker,
             link->tries == 1 ? "once" : fmt::format("{} times", link->tries));
 }

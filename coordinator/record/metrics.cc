@@ -60,7 +60,8 @@ std::string OfWorkers(const JobStatus& status, const char* name, const char* typ
 }
 
 std::string JobText(const JobStatus& status) {
-  std::string text = Head("lockstep_job_info", "gauge", "What the job runs with; always 1.");
+  std::string text = Head("lockstep_job_info", "gauge",
+                          "Labels say with which policy and transport the job runs; always 1.");
   text += fmt::format("lockstep_job_info{{policy=\"{}\",transport=\"{}\",emulated=\"{}\"}} 1\n",
                       Escaped(status.policy), Escaped(status.transport), status.emulation.any());
   text += Head("lockstep_job_phase", "gauge", "1 for the phase that the job is in.");

@@ -35,8 +35,9 @@ void CommittedRound::BeginFailover(const std::string& why) {
 // Asks each live member that may hold the attempt, or has it in its parameters. False: all have
 // answered. A promise stands; what was answered is not asked again.
 bool CommittedRound::AskWhoHolds() {
-  LOCKSTEP_CHECK(sum_holders_.empty(), "round {}: who holds the sums is asked while worker {} does",
-                 round(), sum_holders_.front().worker);
+  LOCKSTEP_CHECK(sum_holders_.empty(),
+                 "round {}: the holders of the sums are asked for while worker {} is one", round(),
+                 sum_holders_.front().worker);
   std::vector<MemberId> asked;
   for (const Member& member : job_->members.all()) {
     // A member that was out since the commit has none of its sums.

@@ -158,7 +158,7 @@ class Encryption(ClusterTest):
             wire.flip.set()
             wait_for("a changed byte", lambda: not wire.flip.is_set())
             # The coordinator tells what it hears first: of the end that got it, or of the one that was told.
-            said = ("what came is not what the other end has sent", "what came to the other end is not what was sent")
+            said = ("bytes from the other end were changed on the way", "bytes to the other end were changed on the way")
             wait_for("one of the two to say so", lambda: any(
                 words in job.log(name) for words in said for name in list(job.logs)))
             summary = job.finish()

@@ -71,10 +71,10 @@ void DeclareExchange(OptionTable& table, BenchOptions* all) {
   table.Add("transport", &options->transport, Choice({"auto", "ucx", "tcp"}),
             "The job's exchange.transport");
   table.Add("mapping", &options->mapping, Choice({"auto", "off"}), "The job's exchange.mapping");
-  DeclareDevice(table, &options->device, "Whose memory the gradients lie in, of all workers");
+  DeclareDevice(table, &options->device, "Device in whose memory the gradients of all workers lie");
   table.Add("idle", &options->idle, DurationSeconds(0, 3600),
-            "How long each worker sleeps before it seals, as if it computed so long: what wakes up "
-            "then is slower than what has never slept");
+            "How long each worker sleeps before it seals, as if it computed so long. A thread that "
+            "wakes up is slower than one that never slept");
   table.Add("optimizer", &options->optimizer, Choice({"sgd", "momentum", "rmsprop", "adamw"}),
             "The rule that updates the parameters; momentum: sgd with momentum 0.9");
   DeclareSettings(table, &options->settings);
@@ -84,7 +84,7 @@ void DeclareExchange(OptionTable& table, BenchOptions* all) {
 void DeclareLimits(OptionTable& table, BenchOptions* all) {
   LimitsBenchOptions* options = &all->limits;
   table.Group("The limits",
-              "what no exchange between processes of this machine can be faster than");
+              "the bounds that no exchange between processes of this machine can beat");
   table.Add("workers", &options->workers, Count(2, 64), "How many processes; -n N is the same");
   DeclareBytes(table, &options->bytes, 64, "Size of the gradient; a row of the table for each");
   table.Add("rounds", &options->rounds, Count(1, 1000000), "How often each is measured");
@@ -99,13 +99,13 @@ void DeclareTune(OptionTable& table, BenchOptions* all) {
                "Size of the gradient; with several the mean over them counts");
   table.Add("rounds", &options->rounds, Count(1, 1000000), "Rounds of each job that are measured");
   table.Add("pairs", &options->pairs, Count(1, 100),
-            "For each value of a setting so many jobs, and as many in turn with the defaults");
+            "Jobs for each value of a setting, in turn with as many jobs with the defaults");
   table.Add("transport", &options->transport, Choice({"auto", "ucx", "tcp"}),
             "The job's exchange.transport");
   table.Add("mapping", &options->mapping, Choice({"auto", "off"}),
             "The job's exchange.mapping; off: workers of one host use the transport as well");
   DeclareDevice(table, &options->device,
-                "Whose memory the gradients of this host's workers lie in");
+                "Device in whose memory the gradients of this host's workers lie");
   table.Add("listen", &options->listen, Text("ADDRESS[:PORT]", "an IP address of this host"),
             "Workers are on other hosts too; prints what is to be started there");
   table.Add("secret-file", &options->secret_file, Text("FILE", "a file of at least 16 bytes"),
@@ -125,7 +125,7 @@ void DeclareTuneWorker(OptionTable& table, BenchOptions* all) {
             "The same secret");
   table.Add("data-host", &options->data_host, Text("ADDRESS", "an IP address of this host"),
             "Where the other workers reach this one; else as it reaches the coordinator");
-  DeclareDevice(table, &options->device, "Whose memory the gradients lie in");
+  DeclareDevice(table, &options->device, "Device in whose memory the gradients lie");
   table.AddSwitch("once", &options->once, "One job, then it ends");
   table.Add("meeting", &options->meeting, Text("FILE", "a file"),
             "Where workers of one host wait for each other; tune makes it");
@@ -157,6 +157,7 @@ Status CheckBytes(const std::vector<std::uint32_t>& sizes) {
 std::string Usage() {
   return fmt::format(
       "lockstep-bench {}: measures parts of Lockstep on this machine\n\n"
+      "usage:\n"
       "  lockstep-bench coordinator [--workers N,...] [--rounds R] [--json FILE|-]\n"
       "  lockstep-bench exchange [-n N] [--bytes B,...] [--transport auto|ucx|tcp] "
       "[--mapping auto|off] [--device cpu|cuda:0] [--idle TIME] [--optimizer RULE] "

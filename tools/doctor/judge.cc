@@ -83,13 +83,13 @@ void Judgement::Versions() {
   const UcxFacts& ucx = facts_.ucx;
   if (!ucx.built) {
     Warn("UCX", "not in this build",
-         "hosts reach each other over our own TCP only; for RDMA build with UCX (libucx-dev, "
-         "LOCKSTEP_WITH_UCX=ON)");
+         "hosts reach each other over Lockstep's own TCP only. For RDMA build with UCX "
+         "(libucx-dev, LOCKSTEP_WITH_UCX=ON)");
   } else if (ucx.version.empty()) {
     BadUcx("UCX", ucx.error,
-           "hosts reach each other over our own TCP only; for RDMA install UCX (Debian, Ubuntu: "
-           "libucx0; Fedora, Red Hat: ucx and ucx-ib), or name the folder of its libraries in "
-           "LD_LIBRARY_PATH");
+           "hosts reach each other over Lockstep's own TCP only. For RDMA install UCX (Debian, "
+           "Ubuntu: libucx0; Fedora, Red Hat: ucx and ucx-ib), or name the folder of its "
+           "libraries in LD_LIBRARY_PATH");
   } else {
     Ok("UCX", fmt::format("{}, {}; built with {}", ucx.version, ucx.library, ucx.built_with));
   }

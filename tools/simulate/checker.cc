@@ -543,8 +543,8 @@ void Checker::OnCheckpoint(const coordinator::JobState& state) {
       state.totals.samples_counted != s.samples || state.totals.samples_requeued != s.requeued ||
       state.totals.rounds != state.next_round.value) {
     Fail(
-        "the checkpoint before round {} says that {} samples of {} rounds have counted in {} "
-        "updates, and that {} ranges of epoch {} are left; it is {}, and {} of epoch {}",
+        "the checkpoint before round {} says {} samples of {} rounds counted in {} updates, with "
+        "{} ranges of epoch {} left. The truth is {} samples, with {} ranges of epoch {} left",
         state.next_round, state.totals.samples_counted, state.totals.rounds, state.updates,
         state.sampler.uncounted.size(), state.sampler.epoch, s.samples, s.sampler.uncounted.size(),
         s.sampler.epoch);

@@ -101,7 +101,7 @@ const char* Name(StateSource source) {
     case StateSource::kGiven:
       return "one worker's parameters";
     case StateSource::kHeld:
-      return "what it holds";
+      return "its own parameters";
   }
   return "";
 }

@@ -95,7 +95,7 @@ void Shrink(const SimulateOptions& options, std::uint64_t seed) {
   fmt::print("\n{} of {} faults are enough ({} tries):\n", job.faults.size(), all, tries);
   for (const Fault& fault : job.faults) fmt::print("  {}\n", ToString(fault));
   fmt::print("{}\n", Command(options, seed, &job.faults));
-  fmt::print("then: {}\n\nwhat happened last:\n", Headline(ended));
+  fmt::print("then: {}\n\nthe last events:\n", Headline(ended));
   // It runs in a process of its own: the last step may end it.
   constexpr std::size_t kLines = 60;
   const Apart::Ended told = Apart([&job] {

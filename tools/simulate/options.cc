@@ -103,9 +103,8 @@ void DeclareJob(OptionTable& table, SimulateOptions* options) {
   };
   table.Group("A job on virtual time", "the files are those of a real one");
   table.Add("workers", &options->workers, workers,
-            "Workers of the job; required. With --faults: of each job, else 1 to 6, as many as the "
-            "policy "
-            "needs");
+            "Workers of the job; required. With --faults: of each job; without it 1 to 6, as many "
+            "as the policy needs");
   table.Add("config", &options->config_file, Text("FILE", "an INI file"),
             "The job's config; without it all defaults hold");
   table.Add("run-dir", &options->run_dir, Text("DIR", "a folder"),
@@ -115,11 +114,12 @@ void DeclareJob(OptionTable& table, SimulateOptions* options) {
   table.AddRepeatable("slowdown", &options->slowdowns, SlowdownOption(),
                       "Slows workers down; may be given more than once");
   table.Add("seed", &options->seed, WideCount(0, ~std::uint64_t{0}),
-            "Of all that is drawn; without it job.seed. With --faults: this one only");
+            "Seed of all that is drawn; without it job.seed. With --faults: the only seed that is "
+            "run");
   table.Add("exchange", &options->exchange, Choice({"auto", "full", "modelled"}),
-            "full: every message between workers is carried, by their real cores. "
-            "modelled: receipts and publication are computed out of the network's numbers, units "
-            "and parts are real. auto: full up to 64 workers");
+            "full: the workers' real cores send every message. modelled: receipts and "
+            "publication are computed from the network's numbers; units and parts are real. "
+            "auto: full up to 64 workers");
 }
 
 void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
@@ -127,17 +127,17 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Add("unit-time", &raw->unit_time_s, DurationSeconds(0, 3600),
             "A unit's computation; 0s: emulate.unit_time, or 20ms where that is 0s too");
   table.Add("run-time", &raw->run_time_s, DurationSeconds(0, 3600),
-            "What computing units together takes beside the units, whatever their number");
+            "Added time of a run, whatever the number of its units");
   table.Add("unit-spread", &options->unit.spread, Number(0, 10),
             "Spread of the units' times: standard deviation of their logarithm");
   table.Add("worker-spread", &options->unit.worker_spread, Number(0, 10),
-            "The same of the workers' speeds, each drawn once");
+            "Spread of the workers' speeds, each drawn once");
   table.Add("model-bytes", &options->model_bytes, Bytes(4, std::uint64_t{1} << 40),
-            "Parameters in FP32: what a contribution and the sums have to move, or less of it as "
-            "exchange.dtype and exchange.compression say");
+            "Size of the parameters in FP32, of a contribution and of the sums. exchange.dtype and "
+            "exchange.compression make contributions and sums smaller");
   table.Add("train-samples", &options->train_samples, WideCount(0, std::uint64_t{1} << 40),
-            "Of the dataset; 0: data.synthetic_train, 50000 for cifar10, 60000 for idx");
-  table.Add("latency", &raw->latency_s, DurationSeconds(0, 3600), "Of every message, one way");
+            "Samples of the dataset; 0: data.synthetic_train, 50000 for cifar10, 60000 for idx");
+  table.Add("latency", &raw->latency_s, DurationSeconds(0, 3600), "Latency of a message, one way");
   table.Add("bandwidth", &raw->bandwidth, Bytes(1, std::uint64_t{1} << 50),
             "Bytes in a second that a worker sends, and as many that it receives");
   table.AddRepeatable("slow-link", &raw->slow_links, SlowLinkOption(),
@@ -145,13 +145,13 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Add("rack", &options->network.rack, Count(0, 4096),
             "Workers of a rack, by number, in a fat tree; 0: one switch for all");
   table.Add("oversubscription", &options->network.oversubscription, Number(1, 1000),
-            "Of a rack's link: what its workers can send together over what it carries");
+            "Bandwidth of a rack's workers together, divided by that of the rack's link");
   table.Add("message-cost", &raw->message_cost_s, DurationSeconds(0, 1),
-            "Of each message between workers, at either end");
+            "Time that each end takes for a message between workers");
   table.Add("memory-bandwidth", &raw->memory_bandwidth, Bytes(1, std::uint64_t{1} << 50),
             "Bytes in a second that a sum or an update passes over");
   table.Add("coordinator-cost", &raw->coordinator_cost_s, DurationSeconds(0, 1),
-            "Of each message that the coordinator receives or sends");
+            "Time that the coordinator takes for each message that it receives or sends");
 }
 
 void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
@@ -165,17 +165,18 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Add("seeds", &raw->seeds, SeedsOption(), "The jobs that are run");
   table.Add("jobs", &options->jobs, Count(1, 256), "How many run at a time; -j N is the same");
   table.AddSwitch("shrink", &options->shrink,
-                  "Takes away faults that a failing seed does not need, and tells what happened");
+                  "Takes away faults that a failing seed does not need, and prints the last "
+                  "events");
   table.AddSwitch("own-parameters", &options->own_parameters,
                   "Each worker comes with parameters of its own; the job begins with those of one");
   table.AddSwitch("history", &options->history, "Tells what happens in each job");
   table.AddRepeatable("fault", &options->fault_list, FaultOption(),
-                      "These faults instead of the seed's; may be given more than once");
+                      "A fault instead of those that the seed draws; may be given more than once");
   table.Group("What if", "");
   table.Add("replay", &options->replay, Text("RUNDIR", "a run directory"),
             "Takes the measured times out of a run's rounds.jsonl and plays them under other "
-            "policies: those that --set or --policy.name names, else all. A plug-in that the run's "
-            "config names is loaded only if --policy.plugin names it, too");
+            "policies: those that --set or --policy.name names, else all. A plug-in of the run's "
+            "config is loaded only if --policy.plugin names it, too");
   table.Group("Other", "");
   table.AddSwitch("version", &raw->version, "Print the version and end");
   table.AddSwitch("help", &raw->help, "Print this and end");

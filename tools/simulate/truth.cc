@@ -279,8 +279,9 @@ void Truth::OnHeld(const MemberId& member, RoundId round, Attempt attempt,
         same(known->second.state.momentum, state.momentum, range)) {
       continue;
     }
-    Complain(member, fmt::format("round {} attempt {}: what it holds in [{}, {}) is not the truth",
-                                 round, attempt, range.begin(), range.end()));
+    Complain(member,
+             fmt::format("round {} attempt {}: its parameters in [{}, {}) are not the truth", round,
+                         attempt, range.begin(), range.end()));
   }
 }
 

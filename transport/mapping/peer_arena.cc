@@ -17,7 +17,8 @@ namespace {
 Result<std::pair<Mapping, ArenaLayout>> MapHostPart(const UniqueFd& fd, const ArenaNonce& nonce) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0) {
-    return SystemError(ErrorCode::kInvalid, "what the peer sent is not a memory file", errno);
+    return SystemError(ErrorCode::kInvalid, "the peer sent something that is not a memory file",
+                       errno);
   }
   constexpr int kWanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
   if ((seals & kWanted) != kWanted) {

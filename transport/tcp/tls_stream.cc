@@ -132,9 +132,9 @@ Error TlsStream::WhyNot(int outcome) {
       return Fail({ErrorCode::kRefused,
                    "this end encrypts (exchange.encryption = on), the other does not"});
     case SSL_R_DECRYPTION_FAILED_OR_BAD_RECORD_MAC:
-      return Fail({ErrorCode::kInvalid, "what came is not what the other end has sent"});
+      return Fail({ErrorCode::kInvalid, "bytes from the other end were changed on the way"});
     case SSL_R_SSLV3_ALERT_BAD_RECORD_MAC:
-      return Fail({ErrorCode::kInvalid, "what came to the other end is not what was sent"});
+      return Fail({ErrorCode::kInvalid, "bytes to the other end were changed on the way"});
     default:
       break;
   }

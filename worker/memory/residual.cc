@@ -35,8 +35,8 @@ void Residual::OnStart(std::span<const SealedPart> parts, bool copied) {
   for (const SealedPart& applied : parts) {
     if (std::ranges::find(seen_, applied) != seen_.end()) continue;
     Left& left = parts_[applied.part.value];
-    LOCKSTEP_CHECK(left.part == applied, "I2: what is left of part {} of work {} is gone",
-                   applied.part, applied.work);
+    LOCKSTEP_CHECK(left.part == applied, "I2: the rest of part {} of work {} is gone", applied.part,
+                   applied.work);
     left.part = {};
     if (applied.part.value == 0 || empty_) {
       std::swap(kept_, left.floats);

@@ -107,9 +107,8 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
       spdlog::warn("{}", UcxWarning(open, setup_.paths.machine.AnyActivePort()));
     }
     spdlog::info(
-        "for each peer at most {} fetches of {} KiB under way or waiting, {} MiB of messages to "
-        "it, "
-        "{} MiB of messages from it before its path is measured",
+        "each peer has at most {} fetches of {} KiB, {} MiB of messages to it, and {} MiB of "
+        "messages from it before its path is measured",
         setup_.core.fetch_window, setup_.core.piece_bytes >> 10,
         transport::Options{}.send_queue_bytes >> 20, kEarlyBytes >> 20);
     return {};

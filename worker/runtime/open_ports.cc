@@ -70,9 +70,9 @@ std::string Describe(const OpenPorts& open) {
 std::string UcxWarning(const OpenPorts& open, bool rdma) {
   const std::string where = open.ucx.empty() ? "its listener" : "its " + Plural("port", open.ucx);
   return fmt::format(
-      "exchange.transport = ucx: over TCP UCX asks nobody for a proof. Whoever reaches {} may "
-      "write "
-      "this process's memory or end it. Only where everybody on the network is trusted{}",
+      "exchange.transport = ucx: over TCP UCX asks nobody for a proof. Anybody who reaches {} may "
+      "write this process's memory or end it. Use it only where you trust everybody on the "
+      "network{}",
       where,
       rdma ? "; connections take RDMA where both ends have it, over a listener because ucx was "
              "named: auto takes RDMA without a port"

@@ -120,7 +120,7 @@ std::string Probe::Unfinished(transport::PeerId peer) const {
   const auto run = runs_.find(peer);
   if (run == runs_.end()) return {};
   return fmt::format(
-      "it is connected, and {} KiB that it was asked for have not come within {:.1f} s: the link "
+      "it is connected, but {} KiB that it should send have not arrived within {:.1f} s: the link "
       "is too slow, or loses large packets (its ends differ in MTU)",
       (static_cast<std::size_t>(run->second.completed) + 1) * piece_bytes_ >> 10,
       Seconds(MonotonicNow() - run->second.began));

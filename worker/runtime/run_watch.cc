@@ -59,10 +59,9 @@ void RunWatch::Watch(const std::string& reason, Duration patience, const OnHung&
     std::unique_lock lock(mutex_);
     if (wake_.wait_for(lock, patience, [this] { return stopped_ || !run_; })) return;
     line = fmt::format(
-        "this worker is out of the job ({}) and its program has not come back from a run of {} "
-        "unit{} for {:.1f} s (round {}, from position {} of the epoch on): it hangs, or "
-        "does something else without saying that it is away (job.away, lockstep_away); its process "
-        "ends here",
+        "this worker is out of the job ({}), and its program has computed a run of {} unit{} for "
+        "{:.1f} s (round {}, from position {} of the epoch on). It hangs, or does something else "
+        "without job.away (in C: lockstep_away). Its process ends here",
         reason, run_->units, run_->units == 1 ? "" : "s", Seconds(MonotonicNow() - run_->began),
         run_->round, run_->first.from);
   }

@@ -103,7 +103,7 @@ TEST(CoordinatorOptions, WhatWorkersSayHoldsWhereNobodyElseSays) {
   EXPECT_THAT(error("[job]\nglobal_batch = 3\n"), HasSubstr("less than --workers 4"));
   EXPECT_THAT(error("[job]\nunit = 3\n"), StartsWith("the workers' program:2: unknown key"));
   EXPECT_THAT(error("[policy]\nname = plugin\nplugin = /tmp/rule.so\n"),
-              StartsWith("policy.plugin: the coordinator loads what its own"));
+              StartsWith("policy.plugin: the coordinator loads only a plug-in"));
 }
 
 TEST(CoordinatorOptions, MistakesAreOneLine) {

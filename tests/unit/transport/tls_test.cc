@@ -155,7 +155,7 @@ TEST_F(TlsTest, WhatWasChangedOnItsWayEndsTheConnection) {
   peer.WriteBelow(Random(random, 100));
   const Error why = AwaitDown();
   EXPECT_EQ(why.code, ErrorCode::kInvalid);
-  EXPECT_EQ(why.message, "what came is not what the other end has sent");
+  EXPECT_EQ(why.message, "bytes from the other end were changed on the way");
   EXPECT_TRUE(peer.AwaitEnd());
 }
 

@@ -274,8 +274,8 @@ TEST(DataPlane, SaysOfAConnectedPeerThatNothingComesOverTheLink) {
   ASSERT_TRUE(reached && reached->peers.size() == 1);
   EXPECT_FALSE(reached->peers.front().reached);
   EXPECT_TRUE(
-      reached->peers.front().error.starts_with("it is connected, and 256 KiB that it was "
-                                               "asked for have not come within "))
+      reached->peers.front().error.starts_with("it is connected, but 256 KiB that it should "
+                                               "send have not arrived within "))
       << reached->peers.front().error;
 }
 

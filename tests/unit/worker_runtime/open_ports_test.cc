@@ -22,7 +22,7 @@ TEST(OpenPorts, TellsEachAndWhoGetsIn) {
 TEST(OpenPorts, WarnsOfUcxByName) {
   const OpenPorts open{.tcp = {}, .ucx_listens = true, .ucx = {"10.0.0.1:1"}, .arena = {}};
   const std::string without = UcxWarning(open, /*rdma=*/false);
-  EXPECT_NE(without.find("Whoever reaches its port 10.0.0.1:1 may write"), std::string::npos);
+  EXPECT_NE(without.find("Anybody who reaches its port 10.0.0.1:1 may write"), std::string::npos);
   EXPECT_NE(without.find("auto takes tcp here"), std::string::npos);
   EXPECT_NE(UcxWarning(open, /*rdma=*/true).find("auto takes RDMA without a port"),
             std::string::npos);

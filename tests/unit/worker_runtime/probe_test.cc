@@ -84,7 +84,7 @@ TEST_F(ProbeTest, SaysHowMuchAPeerOwes) {
   EXPECT_EQ(probe.Unfinished(kPeer), "");
   probe.Start(kPeer, [this](double gb_per_second) { rate = gb_per_second; });
   EXPECT_THAT(probe.Unfinished(kPeer),
-              HasSubstr("and 256 KiB that it was asked for have not come"));
+              HasSubstr("but 256 KiB that it should send have not arrived"));
   probe.OnPeerDown(kPeer);
   EXPECT_EQ(probe.Unfinished(kPeer), "");
 }
