@@ -417,7 +417,7 @@ void Holdings::TryUpdate() {
 
 bool Holdings::OnOpDone(const event::OpDone& done) {
   if (op_ != done.op) return false;
-  LOCKSTEP_CHECK(!done.torn, "what this worker itself holds has changed under an operation");
+  LOCKSTEP_CHECK(!done.torn, "this worker's own state has changed under an operation");
   op_.reset();
   const std::optional<Gathering> gathered = next_ ? std::nullopt : std::exchange(gather_, {});
   if (std::exchange(abandoned_, false)) {
