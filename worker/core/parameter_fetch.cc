@@ -128,7 +128,7 @@ bool ParameterFetch::Stuck() const {
 }
 
 bool ParameterFetch::GiveUp() {
-  LOCKSTEP_CHECK(op_ && !emitted_, "what is being copied is given up");
+  LOCKSTEP_CHECK(op_ && !emitted_, "parameters that are being copied are given up");
   giving_up_ = true;
   for (const Want& want : fetcher_.Cancel(OfParameters)) asked_.Remove(want.to.range);
   if (!asked_.empty()) return false;
