@@ -410,7 +410,7 @@ void RoutedSums::CheckInvariants() const {
     LOCKSTEP_CHECK(shard.added <= shard.pieces.size() && shard.whole <= shard.pieces.size(),
                    "round {}: more pieces than there are", commit_.round);
     LOCKSTEP_CHECK(shard.route.adds || (shard.added == 0 && !shard.op),
-                   "round {}: who has no part in it adds to its sums", commit_.round);
+                   "round {}: a worker without a part in it adds to its sums", commit_.round);
     for (const Below& below : shard.below) {
       LOCKSTEP_CHECK(shard.added <= below.staged, "I1: round {}: sums without all that is below",
                      commit_.round);
