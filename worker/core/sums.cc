@@ -94,7 +94,7 @@ void Sums::OnFetchDone(const Fetcher::Done& done) {
   const BufferKind to = done.want.to.buffer.kind;
   LOCKSTEP_CHECK(
       partial ? to == BufferKind::kStaging : to == BufferKind::kSum || to == BufferKind::kTaken,
-      "I4: what was fetched as sums of round {} is something else", done.want.piece.round);
+      "I4: bytes that were fetched as sums of round {} are something else", done.want.piece.round);
   if (RoundSums* sums = rounds_.SumsOf(RoundId(done.want.piece.round))) sums->OnFetchDone(done);
 }
 
