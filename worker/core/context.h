@@ -42,6 +42,7 @@ struct Context {
   std::uint64_t next_op = 1;
   // Of a block's use, and the tag of contributions; grows through the core's life.
   std::uint32_t next_generation = config.first_generation;
+  bool told_of_torn_sum = false;
 };
 
 // Name of a member in log lines and errors.

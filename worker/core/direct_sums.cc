@@ -44,11 +44,11 @@ class DirectSums final : public AllReduce {
       // A contributor has gone on, so this attempt is history, as the coordinator will say; or its
       // owner was quicker than who stands in for it, which is as it should be.
       shard.making = Making::kVoid;
-      if (shard.owner == context_.config.self) {
+      if (shard.owner == context_.config.self && !std::exchange(context_.told_of_torn_sum, true)) {
         context_.Log(
             fmt::format("round {}: another worker went on to its next round while this one added "
-                        "up its gradient; this sum is not used and is made anew where it is "
-                        "needed, nothing is lost",
+                        "up its gradient; the sum is made again where it is needed, and nothing "
+                        "is lost. Later rounds do not log this",
                         commit_.round));
       }
     } else if (!done.not_finite.empty()) {
