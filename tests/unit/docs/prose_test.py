@@ -93,6 +93,58 @@ class ProseTest(unittest.TestCase):
         self.assertEqual(result.stderr.count("\n"), 1)
         self.assertIn("worker/capi/x.h:1: opens with a relative clause: Who is late waits.", result.stderr)
 
+    def source(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        result = self.lint()
+        path.unlink()
+        return result.returncode, result.stderr.splitlines()
+
+    def assert_told(self, name, text, line, told):
+        status, lines = self.source(name, text)
+        self.assertEqual((status, len(lines)), (1, 1), lines)
+        self.assertIn(f"{name}:{line}: {told}", lines[0])
+
+    def test_a_long_help_of_an_option_is_told(self):
+        halves = " ".join(["word"] * 16)
+        text = f'#include "base/options.h"\n// "{LONG.strip()}"\ntable.Add("a.b", &b, Count(0, 1),  // a\n  "{halves} "\n  "{{}} {halves}");\n'
+        self.assert_told("base/x.cc", text, 4, "33 words in a sentence, the limit 30: word word")
+        self.assertEqual(self.source("base/x.cc", text.replace('word "', 'word. "')), (0, []))
+        self.assertEqual(self.source("base/x.cc", text.replace('word "', 'word. auto: "')), (0, []))
+
+    def test_an_error_or_log_line_that_opens_with_a_relative_clause_is_told(self):
+        self.assert_told("worker/x.cc", 'return Error{ErrorCode::kInvalid, "what came is too long"};\n', 1, "opens with a relative clause: what came is")
+        self.assert_told("worker/x.cu", 'spdlog::warn("worker {}: whose link is slow waits", id);\n', 1, "opens with a relative clause: worker X: whose")
+        self.assertEqual(self.source("worker/x.cc", 'Say("worker {}: too long", R"(What is a page)", \'"\', "what");\n'), (0, []))
+        self.assertEqual(self.source("worker/x.cc", 'Say("what does it cost?");\n'), (0, []))
+
+    def test_a_noun_that_is_left_out_is_told(self):
+        self.assert_told("python/lockstep/x.py", 'raise UsageError(f"{name} is not one of torch\'s, take another")\n', 1, "leaves out a noun: ")
+        self.assertEqual(self.source("python/lockstep/x.py", 'raise UsageError("the end of torch\'s own loop")\n'), (0, []))
+
+    def test_docstrings_and_strings_of_python_are_held_to_the_limits(self):
+        words = " ".join(["word"] * 16)
+        text = f'def f():\n    """{words}\n    {words}.\n\n    - {words}\n    - {words}\n    """\n'
+        self.assert_told("python/lockstep/x.py", text, 2, "32 words in a sentence")
+        self.assertEqual(self.source("python/lockstep/x.py", text.replace("word\n    word", "word.\n    Word")), (0, []))
+        self.assert_told("tools/x", f'#!/usr/bin/env python3\nsay(f"{{a}} {words} " + name + " {words}")\n', 2, "34 words in a sentence")
+        self.assert_told("tools/x", '#!/usr/bin/env python3\nparser.add_argument("--x", help="what is read")\n', 2, "opens with a relative")
+        self.assertEqual(self.source("tools/x", '#!/usr/bin/env python3\n# What is read\nCODE = "import os\\n# What\\n"\n'), (0, []))
+        self.assertEqual(self.source("tools/x.txt", 'help="what is read"\n'), (0, []))
+
+    def test_a_usage_text_of_a_shell_script_is_held_to_the_limits(self):
+        words = " ".join(["word"] * 16)
+        usage = f"usage: x [--a] {words} {words}\n\nRuns it.\n\n  --a  {words}\n       {words}\n  --b  {words}\n"
+        text = f"#!/usr/bin/env bash\nusage() {{\n  cat <<'TEXT'\n{usage}TEXT\n}}\n"
+        self.assert_told("tools/x", text, 8, "32 words in a sentence")
+        self.assertEqual(self.source("tools/x", text.replace("word\n       word", "word.\n       Word")), (0, []))
+        self.assert_told(".ci/x", '#!/usr/bin/env bash\n# What is told\nfail "$name: what is left of it"\n', 3, "opens with a relative clause")
+
+    def test_a_source_that_is_no_python_is_one_line(self):
+        status, lines = self.source("tools/x.py", "def\n")
+        self.assertEqual((status, len(lines)), (2, 1), lines)
+
     def test_limits_that_are_not_there_are_one_line(self):
         self.limits.unlink()
         result = self.lint()
