@@ -66,6 +66,20 @@ struct OptionTable::Impl {
     return sections;
   }
 
+  // The choices for an unknown key that is near none: the keys of its section, else the sections;
+  // `undotted` for a key without a section.
+  std::string Choices(const std::string& key, std::string_view undotted) const {
+    if (!IsDotted(key)) return std::string(undotted);
+    const std::string section = key.substr(0, key.rfind('.'));
+    std::vector<std::string> names;
+    for (const std::string& known : Keys(true)) {
+      const auto dot = known.rfind('.');
+      if (known.substr(0, dot) == section) names.push_back(known.substr(dot + 1));
+    }
+    return names.empty() ? "; the sections are " + Listed(Sections())
+                         : fmt::format("; {} has {}", section, Listed(names));
+  }
+
   // The options in Boost's form, for parsing and for --help.
   po::options_description Describe() const {
     po::options_description all(kHelpWidth, kHelpWidth / 2);
@@ -155,9 +169,11 @@ Status OptionTable::ReadCommandLine(std::span<const std::string> arguments) {
           item.original_tokens.empty() ? item.string_key : item.original_tokens.front();
       const std::string name = shown.substr(0, shown.find('='));
       std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-      return Invalid(fmt::format("{}: unknown option (did you mean \"--{}\"?)",
+      const std::string near = Nearest(bare, impl_->Keys(false));
+      return Invalid(fmt::format("{}: unknown option{}",
                                  Quoted(name).substr(1, Quoted(name).size() - 2),
-                                 Nearest(bare, impl_->Keys(false))));
+                                 near.empty() ? impl_->Choices(bare, "; --help lists the options")
+                                              : fmt::format(" (did you mean \"--{}\"?)", near)));
     }
     if (item.string_key.empty()) {
       const std::string word = item.value.empty() ? "" : item.value.front();
@@ -194,20 +210,26 @@ Status OptionTable::ReadText(std::string_view text, const std::string& name) {
       // When a key follows it, the error about that key is the clearer one.
       const bool followed = i + 1 < lines->size() && !(*lines)[i + 1].key.empty();
       if (!followed && std::ranges::find(sections, line.section) == sections.end()) {
-        return Invalid(fmt::format("{}unknown section [{}] (did you mean [{}]?)", place,
-                                   line.section, Nearest(line.section, sections)));
+        const std::string near = Nearest(line.section, sections);
+        return Invalid(fmt::format("{}unknown section [{}]{}", place, line.section,
+                                   near.empty() ? "; known are " + Listed(sections)
+                                                : fmt::format(" (did you mean [{}]?)", near)));
       }
       continue;
     }
     if (line.section.empty()) {
       const std::string near = Nearest(line.key, keys);
-      return Invalid(fmt::format("{}key {} stands above the first [section] (did you mean {}?)",
-                                 place, Quoted(line.key), Quoted(near)));
+      return Invalid(fmt::format("{}key {} stands above the first [section]{}", place,
+                                 Quoted(line.key),
+                                 near.empty() ? "; known are " + Listed(sections)
+                                              : fmt::format(" (did you mean {}?)", Quoted(near))));
     }
     const std::string key = line.section + "." + line.key;
     if (impl_->Find(key) == nullptr) {
-      return Invalid(fmt::format("{}unknown key {} (did you mean {}?)", place, Quoted(key),
-                                 Quoted(Nearest(key, keys))));
+      const std::string near = Nearest(key, keys);
+      return Invalid(fmt::format("{}unknown key {}{}", place, Quoted(key),
+                                 near.empty() ? impl_->Choices(key, "")
+                                              : fmt::format(" (did you mean {}?)", Quoted(near))));
     }
     const auto [first, fresh] = first_line.emplace(key, line.number);
     if (!fresh) {

@@ -227,11 +227,10 @@ std::vector<std::string> KeysOf(SlowdownPattern pattern) {
   return names;
 }
 
-// This replaces fmt::join: g++ 12 takes its inherited parser for a buffer overflow.
-std::string Listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+// " (did you mean "factor"?)", or nothing when none is near.
+std::string Guess(std::string_view word, const std::vector<std::string>& names) {
+  const std::string near = Nearest(word, names);
+  return near.empty() ? "" : fmt::format(" (did you mean {}?)", Quoted(near));
 }
 
 struct Item {
@@ -267,9 +266,9 @@ Status TakePattern(std::string_view value, SlowdownSpec& spec) {
   if (found == kPatterns.end()) {
     std::vector<std::string> names;
     for (const PatternName& entry : kPatterns) names.emplace_back(entry.name);
-    return Invalid("pattern", value,
-                   fmt::format("unknown pattern (did you mean {}?); known are {}",
-                               Quoted(Nearest(value, names)), Listed(names)));
+    return Invalid(
+        "pattern", value,
+        fmt::format("unknown pattern{}; known are {}", Guess(value, names), Listed(names)));
   }
   spec.pattern = found->pattern;
   return {};
@@ -282,10 +281,10 @@ Status Take(const Item& item, SlowdownSpec& spec) {
     const std::vector<std::string> names = KeysOf(spec.pattern);
     return Error{
         ErrorCode::kInvalid,
-        fmt::format("slowdown {}: {} (did you mean {}?); known are {}", Quoted(item.key),
+        fmt::format("slowdown {}: {}{}; known are {}", Quoted(item.key),
                     known == kKeys.end() ? "unknown key"
                                          : fmt::format("no key of pattern {}", Name(spec.pattern)),
-                    Quoted(Nearest(item.key, names)), Listed(names))};
+                    Guess(item.key, names), Listed(names))};
   }
   if (Status taken = known->take(item.value, spec); !taken) {
     return Invalid(item.key, item.value, taken.error().message);

@@ -13,6 +13,14 @@ std::string_view LastComponent(std::string_view word) {
   return dot == std::string_view::npos ? word : word.substr(dot + 1);
 }
 
+// A guess that shares little with the word misleads more than none.
+bool IsNear(std::string_view word, std::string_view candidate, std::size_t twice_the_distance) {
+  constexpr std::size_t kLeastBeginning = 3;
+  if (LastComponent(word) == LastComponent(candidate)) return true;
+  if (word.size() >= kLeastBeginning && candidate.starts_with(word)) return true;
+  return 3 * twice_the_distance <= 2 * std::max(word.size(), candidate.size());
+}
+
 }  // namespace
 
 std::size_t EditDistance(std::string_view a, std::string_view b) {
@@ -45,7 +53,7 @@ std::string Nearest(std::string_view word, std::span<const std::string> known) {
     std::size_t distance = 2 * EditDistance(word, candidate);
     // The right key in the wrong section is nearer than a key that merely looks alike.
     if (last == LastComponent(candidate)) distance = std::min<std::size_t>(distance, 3);
-    if (distance < best) {
+    if (distance < best && IsNear(word, candidate, distance)) {
       best = distance;
       nearest = candidate;
     }
@@ -55,12 +63,16 @@ std::string Nearest(std::string_view word, std::span<const std::string> known) {
 
 std::string NotOneOf(std::string_view key, std::string_view word,
                      std::span<const std::string> known) {
-  std::string text = fmt::format("{}: '{}' is not one of ", key, word);
-  for (const std::string& candidate : known) {
-    if (&candidate != &known.front()) text += ", ";
-    text += candidate;
-  }
-  return text + fmt::format("; did you mean '{}'?", Nearest(word, known));
+  const std::string text = fmt::format("{}: '{}' is not one of {}", key, word, Listed(known));
+  const std::string near = Nearest(word, known);
+  return near.empty() ? text : fmt::format("{}; did you mean '{}'?", text, near);
+}
+
+// This replaces fmt::join: g++ 12 takes its inherited parser for a buffer overflow.
+std::string Listed(std::span<const std::string> words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
 }
 
 }  // namespace lockstep

@@ -146,9 +146,7 @@ Error UnknownName(std::string_view configured, std::string_view name) {
   for (std::string& work : WorkRuleNames()) known.push_back(std::move(work));
   for (std::string& whole : WholePolicyNames()) known.push_back(std::move(whole));
   known.emplace_back(kLocal);
-  return {ErrorCode::kInvalid,
-          fmt::format("policy.name = {}: there is no rule '{}', did you mean '{}'?", configured,
-                      name, Nearest(name, known))};
+  return {ErrorCode::kInvalid, NotOneOf(fmt::format("policy.name = {}", configured), name, known)};
 }
 
 }  // namespace

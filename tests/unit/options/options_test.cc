@@ -83,6 +83,14 @@ TEST(Options, MistakesInTheFileNameLineKeyAndNearestKey) {
             "job.ini:7: unknown key \"polcy.name\" (did you mean \"policy.name\"?)");
   EXPECT_EQ(error("[policy]\n\n[livenes]\n"),
             "job.ini:3: unknown section [livenes] (did you mean [liveness]?)");
+  EXPECT_EQ(error("[policy]\nwrong = a\n"),
+            "job.ini:2: unknown key \"policy.wrong\"; policy has name, fast");
+  EXPECT_EQ(error("[wrong]\nkey = a\n"),
+            "job.ini:2: unknown key \"wrong.key\"; the sections are policy, liveness");
+  EXPECT_EQ(error("[wrong]\n"), "job.ini:1: unknown section [wrong]; known are policy, liveness");
+  EXPECT_EQ(
+      error("wrong = a\n"),
+      "job.ini:1: key \"wrong\" stands above the first [section]; known are policy, liveness");
   EXPECT_EQ(error("name = a\n"),
             "job.ini:1: key \"name\" stands above the first [section] (did you mean "
             "\"policy.name\"?)");
@@ -113,6 +121,8 @@ TEST(Options, MistakesOnTheCommandLineNameOptionAndNearestOption) {
             "--polcy.name: unknown option (did you mean \"--policy.name\"?)");
   EXPECT_EQ(error({"--polcy.name", "x"}),
             "--polcy.name: unknown option (did you mean \"--policy.name\"?)");
+  EXPECT_EQ(error({"--wrong=2"}), "--wrong: unknown option; --help lists the options");
+  EXPECT_EQ(error({"--policy.wrong=2"}), "--policy.wrong: unknown option; policy has name, fast");
   EXPECT_EQ(error({"--worker=2"}), "--worker: unknown option (did you mean \"--workers\"?)")
       << "no guessing of abbreviations";
   EXPECT_THAT(error({"-w", "2"}), StartsWith("\"-w\": unexpected argument"));

@@ -168,7 +168,8 @@ TEST(WorkerOptions, MistakesAreOneLine) {
   };
   EXPECT_EQ(error({}), "--coordinator: required, as --coordinator 127.0.0.1:7070");
   EXPECT_THAT(error({"--coordinator=node3:0"}), HasSubstr("port 0"));
-  EXPECT_EQ(error({"--policy.name=full"}).substr(0, 30), "--policy.name: unknown option ");
+  EXPECT_EQ(error({"--policy.name=full"}),
+            "--policy.name: unknown option; the sections are data, exchange");
   EXPECT_THAT(error({"--device=gpu"}), HasSubstr("expected cpu, cuda or cuda:N"));
   EXPECT_THAT(error({"--slowdown=pattern=pause"}), HasSubstr("pattern"));
   EXPECT_THAT(error({"--coordinator=node3:7070", "--require-gpudirect"}),

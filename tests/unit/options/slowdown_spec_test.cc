@@ -11,7 +11,9 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using namespace std::chrono_literals;
 
 std::string ErrorOf(std::string_view text) {
@@ -61,6 +63,10 @@ TEST(SlowdownSpec, MistakesNameTheKey) {
   EXPECT_THAT(ErrorOf("factor=2,worker=-1"), HasSubstr("worker"));
   EXPECT_THAT(ErrorOf("factor=2,from=10"), HasSubstr("unit"));
   EXPECT_THAT(ErrorOf("factro=2"), HasSubstr("did you mean \"factor\"?"));
+  EXPECT_THAT(ErrorOf("rate=2"),
+              AllOf(HasSubstr("unknown key; known are pattern, worker, factor, "),
+                    Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(ErrorOf("pattern=wild"), HasSubstr("unknown pattern; known are constant, "));
   EXPECT_THAT(ErrorOf("pattern=powerlaw,alpha=1"), HasSubstr("did you mean \"power-law\"?"));
   EXPECT_THAT(ErrorOf("pattern=pause,factor=2"), HasSubstr("no key of pattern pause"));
   EXPECT_THAT(ErrorOf("pattern=pause,every=1s"), HasSubstr("length is missing"));

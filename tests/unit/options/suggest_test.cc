@@ -32,7 +32,26 @@ TEST(Suggest, FindsTheNearest) {
   EXPECT_EQ(Nearest("policy.workers", known), "backup.workers");
   EXPECT_EQ(Nearest("seed", known), "job.seed");
   EXPECT_EQ(Nearest("anything", {}), "");
-  EXPECT_NE(Nearest(std::string(100000, 'x'), known), "");
+}
+
+TEST(Suggest, NoneIsNearWhenMoreThanAThirdDiffers) {
+  const std::vector<std::string> known = {"workers", "config", "run-dir", "listen"};
+  EXPECT_EQ(Nearest("wrong", known), "");
+  EXPECT_EQ(Nearest(std::string(100000, 'x'), known), "");
+  EXPECT_EQ(Nearest("", known), "");
+  EXPECT_EQ(Nearest("confg", known), "config");
+  EXPECT_EQ(Nearest("confff", known), "config") << "two of six";
+  EXPECT_EQ(Nearest("conxxx", known), "") << "three of six";
+  EXPECT_EQ(Nearest("run", known), "run-dir") << "its beginning";
+  EXPECT_EQ(Nearest("ru", known), "");
+}
+
+TEST(Suggest, NamesTheChoicesAndGuessesOnlyOneThatIsNear) {
+  const std::vector<std::string> known = {"softmax", "mlp", "cnn"};
+  EXPECT_EQ(NotOneOf("model.name", "nlp", known),
+            "model.name: 'nlp' is not one of softmax, mlp, cnn; did you mean 'mlp'?");
+  EXPECT_EQ(NotOneOf("model.name", "transformer", known),
+            "model.name: 'transformer' is not one of softmax, mlp, cnn");
 }
 
 }  // namespace

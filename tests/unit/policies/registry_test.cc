@@ -78,8 +78,14 @@ TEST(Registry, AnUnknownNameIsOneLineWithTheNearestKnown) {
   ASSERT_FALSE(policy.ok());
   EXPECT_EQ(policy.error().code, ErrorCode::kInvalid);
   EXPECT_THAT(policy.error().message, HasSubstr("policy.name"));
-  EXPECT_THAT(policy.error().message, HasSubstr("'backup'"));
+  EXPECT_THAT(policy.error().message, HasSubstr("; did you mean 'backup'?"));
   EXPECT_EQ(policy.error().message.find('\n'), std::string::npos);
+  const auto far = Make("everybody");
+  ASSERT_FALSE(far.ok());
+  EXPECT_EQ(
+      far.error().message,
+      "policy.name = everybody: 'everybody' is not one of full, backup, deadline, partial, none, "
+      "flexrr, balance, auto, async, plugin, local");
 }
 
 TEST(Registry, TwoOfAKindAndEmptyNamesAreErrors) {
