@@ -175,6 +175,10 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   table.AddSwitch("config-from-workers", &options.config_from_workers,
                   "Settings that are missing from --config and the command line come from the "
                   "workers' training program. For programs with a Session of their own");
+  std::vector<SlowdownSpec> checked_slowdowns;
+  table.AddRepeatable("check-slowdown", &checked_slowdowns, SlowdownOption(),
+                      "Check a slow-down for workers and end, with status 2 if it has a mistake; "
+                      "may be given more than once");
   DeclareCommon(table, &options.secret_file, &options.log_level, &common);
   DeclareJobOptions(table, &options.job);
 
@@ -183,6 +187,8 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
                                "stand in the config file");
   if (!options.print.empty()) return options;
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
+  for (const SlowdownSpec& spec : checked_slowdowns) options.print += ToString(spec) + "\n";
+  if (!options.print.empty()) return options;
   if (Status checked = CheckRequired(options); !checked) return checked.error();
   if (options.reattach && IsBegun(options.run_dir)) options.resume = true;
   std::string file = options.config_file;

@@ -43,8 +43,8 @@ struct CoordinatorOptions {
   // Config file and command line together, checked. With --resume and no --config the file is the
   // run directory's config.ini.
   JobConfig job;
-  // Not empty: --help or --version; print it and end with status 0. No other field is filled in
-  // then.
+  // Not empty: --help, --version or --check-slowdown; print it and end with status 0. No other
+  // field is filled in then.
   std::string print;
 };
 

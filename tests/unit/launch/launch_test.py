@@ -34,6 +34,14 @@ value = lambda name: arguments[arguments.index(name) + 1]
 planned = lambda key, otherwise=None: next((a.split("=", 1)[1] for a in arguments if a.startswith(f"--plan.{key}=")), otherwise)
 plan = planned("do", "finish")
 log = lambda level, text: print("12:34:56.789 coordinator", level, text, flush=True)
+checked = [a.partition("=")[2] for a in arguments if a.startswith("--check-slowdown=")]
+if checked:
+    for spec in checked:
+        if "factro" in spec:
+            print(f'lockstep-coordinator: --check-slowdown = "{spec}": unknown key', file=sys.stderr)
+            sys.exit(2)
+        print(spec)
+    sys.exit(0)
 run_dir, workers = value("--run-dir"), int(value("--workers"))
 os.makedirs(run_dir, exist_ok=True)
 def stopped(number, _):
@@ -251,6 +259,12 @@ class LaunchTest(unittest.TestCase):
         done = self.run_to_end("--slowdown", "worker=1,factor=5", "--slowdown", "factor=2")
         self.assertRegex(done.stdout, r"worker 0    \| worker arguments: --id 0 --slowdown factor=2\n")
         self.assertRegex(done.stdout, r"worker 1    \| worker arguments: --id 1 --slowdown worker=1,factor=5 --slowdown factor=2\n")
+
+    def test_a_slowdown_with_a_mistake_is_refused_before_anything_is_made(self):
+        done = self.run_to_end("--slowdown", "factor=2", "--slowdown", "worker=1,factro=5")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, 'launch: --slowdown = "worker=1,factro=5": unknown key\n')
+        self.assertFalse(self.run_dir.exists())
 
     def test_a_program_of_ones_own_takes_the_workers_place_and_says_what_the_job_is(self):
         program = self.folder / "own.py"

@@ -106,6 +106,21 @@ TEST(CoordinatorOptions, WhatWorkersSayHoldsWhereNobodyElseSays) {
               StartsWith("policy.plugin: the coordinator loads only a plug-in"));
 }
 
+TEST(CoordinatorOptions, ChecksSlowDownsAndStartsNothing) {
+  const auto good =
+      ParseCoordinatorOptions(Args{"--check-slowdown=worker=2,factor=4", "--check-slowdown",
+                                   "pattern=pause,every=2s,length=1s"});
+  ASSERT_TRUE(good.ok()) << good.error().message;
+  EXPECT_EQ(good->print, "worker=2,factor=4\npattern=pause,every=2s,length=1s\n");
+  const auto wrong = ParseCoordinatorOptions(
+      Args{"--check-slowdown=factor=4", "--check-slowdown=worker=2,factro=4"});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_THAT(
+      wrong.error().message,
+      StartsWith("--check-slowdown = \"worker=2,factro=4\": slowdown \"factro\": unknown key "
+                 "(did you mean \"factor\"?)"));
+}
+
 TEST(CoordinatorOptions, MistakesAreOneLine) {
   const auto error = [](const Args& args) {
     const auto options = ParseCoordinatorOptions(args);

@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import subprocess
 import tempfile
 
 from command_line import bad_usage
@@ -10,6 +11,7 @@ from lockstep_launch.hosts_job import HostsJob
 from lockstep_launch.job import Job
 from lockstep_launch.options import checked, make_parser, parse_arguments
 from lockstep_launch.programs import find_program
+from lockstep_launch.screen import ESCAPES
 
 __all__ = ["checked", "launch", "main", "make_parser"]  # for tools/launch and `lockstep run`
 SECRET_BYTES = 32
@@ -36,6 +38,7 @@ def launch(options):
     coordinator = find_program("lockstep-coordinator", options.build_dir)
     here = options.hosts is None
     worker = find_program("lockstep-worker", options.build_dir) if here and not options.program else None
+    check_slowdowns(options, coordinator)
     try:
         secret = JobSecret()
     except OSError as error:
@@ -44,6 +47,21 @@ def launch(options):
         return run(Job(options, coordinator, worker, secret.path) if here else HostsJob(options, coordinator, secret.path))
     finally:
         secret.remove()
+
+
+def check_slowdowns(options, coordinator):
+    """Refuses a mistake before anything is made or started. Files of traces are read on the workers' hosts."""
+    specs = [spec for spec in options.slowdown if options.hosts is None or "file=" not in spec]
+    if not specs:
+        return
+    try:
+        done = subprocess.run([coordinator, *(f"--check-slowdown={spec}" for spec in specs)], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, errors="replace", check=False)
+    except OSError as error:
+        bad_usage(f"{coordinator}: {error.strerror}")
+    if done.returncode != 0:
+        line = (done.stderr.strip() or f"{coordinator} ended with status {done.returncode}").splitlines()[-1]
+        bad_usage(ESCAPES.sub("", line).removeprefix("lockstep-coordinator: ").replace("--check-slowdown", "--slowdown", 1))
 
 
 def run(job):

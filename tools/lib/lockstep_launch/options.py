@@ -161,7 +161,7 @@ def with_value(variable):
 
 
 def victim(spec, workers):
-    """The worker of a slow-down; None: every worker. The worker itself checks the rest."""
+    """The worker of a slow-down; None: every worker. lockstep-coordinator checks the rest."""
     found = None
     for item in spec.split(","):
         key, equals, value = item.partition("=")
