@@ -242,7 +242,10 @@ void Checkpointer::OnSaved(RoundId round, const std::string& error) {
   if (!error.empty()) {
     job_->Log(LogLevel::kError, "the checkpoint after round {} was not written: {}", round, error);
   } else {
-    job_->Log(LogLevel::kInfo, "checkpoint after round {}", round);
+    // Epochs may take less than a second: people need not read of each checkpoint.
+    const bool tell = !told_at_ || job_->now() - *told_at_ >= std::chrono::minutes(1);
+    if (tell) told_at_ = job_->now();
+    job_->Log(tell ? LogLevel::kInfo : LogLevel::kDebug, "checkpoint after round {}", round);
     job_->saved_round.Write() = round;
   }
   decided_ = round;

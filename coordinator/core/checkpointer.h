@@ -94,8 +94,9 @@ class Checkpointer {
   const std::map<std::string, std::string> settings_;
   // Nobody but the writer, which gathers it, ever has the whole state: there is nobody to confirm.
   const bool sharded_;
-  Time begun_at_ = kNever;  // the last one, or the count of time to the first
-  bool owed_ = false;       // one was due while another was under way
+  Time begun_at_ = kNever;       // the last one, or the count of time to the first
+  std::optional<Time> told_at_;  // the last one that was logged for people
+  bool owed_ = false;            // one was due while another was under way
   // Members whose checkpoint was not kept, or did not come: others are asked first, and when all
   // have failed, there is none. There is at most one for each slot.
   std::set<MemberId> distrusted_;

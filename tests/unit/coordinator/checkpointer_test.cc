@@ -2,6 +2,7 @@
 // optimizer's state is shared out and nobody confirms it.
 #include "coordinator/core/checkpointer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,6 +103,21 @@ TEST_F(CheckpointerTest, IsWrittenAgainWhenItWasNotWhole) {
   Leave(/*doubtful=*/false);
   EXPECT_FALSE(it_.running());
   EXPECT_EQ(Commit(/*last=*/true), At(0).id);
+}
+
+TEST_F(CheckpointerTest, IsLoggedForPeopleAtMostOnceAMinute) {
+  using std::chrono::seconds;
+  std::vector<LogLevel> levels;
+  for (const seconds at : {seconds(1), seconds(60), seconds(61), seconds(62)}) {
+    actions_.clear();
+    Edit(job_.now) = Time(at);
+    it_.OnSaved(RoundId(static_cast<std::uint64_t>(at.count())), "");
+    for (const Action& action : actions_) {
+      if (const auto* line = std::get_if<LogLine>(&action)) levels.push_back(line->level);
+    }
+  }
+  EXPECT_THAT(levels, ::testing::ElementsAre(LogLevel::kInfo, LogLevel::kDebug, LogLevel::kInfo,
+                                             LogLevel::kDebug));
 }
 
 TEST_F(CheckpointerTest, IsNotKeptFromOneThatIsInDoubt) {
