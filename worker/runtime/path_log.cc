@@ -70,9 +70,15 @@ std::string PathLog::AssessOne(const transport::Capabilities& library,
   const paths::Link link{.path = report, .mapped = path.mapped, .same_host = same_host};
   const paths::Finding finding = paths::Judge(setup_.facts, library, link);
   path.path = finding.path;
+  // The reason is mostly the same for all peers, so it is said once.
+  const bool again = !not_mapped.empty() && not_mapped == told_not_mapped_;
+  if (!not_mapped.empty()) told_not_mapped_ = not_mapped;
   spdlog::info("worker {}: path {}, {}{}{}", path.peer.worker, path.path,
                RateText(path.gb_per_second),
-               not_mapped.empty() ? "" : "; not mapped: ", not_mapped);
+               not_mapped.empty() ? ""
+               : again            ? "; not mapped either"
+                                  : "; not mapped: ",
+               again ? "" : not_mapped);
   WarnOfStaging(library, path);
   if (finding.lacking) {
     spdlog::warn("worker {}: {} was to be expected, but {}; {}", path.peer.worker,

@@ -46,6 +46,7 @@ class PathLog {
 
   Setup setup_;
   std::string no_arena_;
+  std::string told_not_mapped_;  // the last reason in the log
   bool warned_of_staging_ = false;
   std::map<MemberId, Neighbour> on_this_host_;  // as the Forms said
 };
