@@ -52,8 +52,9 @@ void BoundTimes(const ClockOffset& clock, Time given, Time now, msg::Sealed* sea
   const std::int64_t earliest = clock.ToTheirs(given);
   const std::int64_t latest = clock.ToTheirs(now);
   std::int64_t left = latest - earliest;
-  std::int64_t begin = latest;
-  std::int64_t end = earliest;
+  // The estimate may put all of the times outside of a short round.
+  std::int64_t begin = sealed->units.empty() ? latest : sealed->units.front().start_ns;
+  std::int64_t end = begin;
   for (UnitTiming& unit : sealed->units) {
     const std::int64_t took = std::min(unit.end_ns - unit.start_ns, left);
     unit.end_ns = unit.start_ns + took;

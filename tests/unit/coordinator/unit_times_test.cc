@@ -45,6 +45,26 @@ TEST(UnitTimes, AreThoseSinceTheUnitsWereGiven) {
   EXPECT_LE(record.sending.at(WorkerId(1)), record.ready.at(WorkerId(1)) + 1e-9);
 }
 
+// Worker 1 computes three units of 10 ms from `at` on, by its own clock. Returns their recorded
+// time.
+double RecordedSeconds(Story* s, std::int64_t at) {
+  msg::Sealed sealed = s->Seal(1);
+  sealed.sealed_ns = s->now().time_since_epoch().count();
+  EXPECT_EQ(sealed.units.size(), 3u);
+  for (UnitTiming& unit : sealed.units) {
+    unit.start_ns = at;
+    at += 10'000'000;
+    unit.end_ns = at;
+  }
+  CloseRound(s, sealed);
+  if (s->record() == nullptr) return 0;
+  double took = 0;
+  for (const UnitRecord& unit : s->record()->units) {
+    if (unit.worker == WorkerId(1)) took += unit.end - unit.start;
+  }
+  return took;
+}
+
 // We know its clock to some milliseconds, which is no reason to shorten what it has computed.
 TEST(UnitTimes, AreMovedByWhatItsClockIsOff) {
   for (const bool ahead : {false, true}) {
@@ -56,22 +76,24 @@ TEST(UnitTimes, AreMovedByWhatItsClockIsOff) {
     s.Wait(1);
     const std::int64_t now = s.now().time_since_epoch().count();
     s.From(1, msg::Pong{0, asked, ahead ? now : asked});
-    msg::Sealed sealed = s.Seal(1);
-    sealed.sealed_ns = now;
-    ASSERT_EQ(sealed.units.size(), 3u);
-    std::int64_t at = ahead ? asked + 1'000'000 : now - 30'000'000;
-    for (UnitTiming& unit : sealed.units) {
-      unit.start_ns = at;
-      at += 10'000'000;
-      unit.end_ns = at;
-    }
-    CloseRound(&s, sealed);
-    ASSERT_NE(s.record(), nullptr) << s.text();
-    double took = 0;
-    for (const UnitRecord& unit : s.record()->units) {
-      if (unit.worker == WorkerId(1)) took += unit.end - unit.start;
-    }
-    EXPECT_NEAR(took, 0.03, 1e-6) << ahead;
+    const std::int64_t at = ahead ? asked + 1'000'000 : now - 30'000'000;
+    EXPECT_NEAR(RecordedSeconds(&s, at), 0.03, 1e-6) << ahead;
+  }
+}
+
+// The estimate is off by half a second then, which is more than the round takes.
+TEST(UnitTimes, AreMovedAlsoInARoundThatIsShorterThanThat) {
+  for (const bool ahead : {false, true}) {
+    Story s("test", {.workers = 2});
+    s.Begin();
+    const std::int64_t asked = s.now().time_since_epoch().count();
+    s.Wait(1);
+    const std::int64_t now = s.now().time_since_epoch().count();
+    s.From(1, msg::Pong{0, asked, ahead ? now : asked});
+    s.OrdinaryRounds(1);
+    s.Wait(0.04);
+    const std::int64_t at = s.now().time_since_epoch().count() - 35'000'000;
+    EXPECT_NEAR(RecordedSeconds(&s, at), 0.03, 1e-6) << ahead;
   }
 }
 
