@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <deque>
 #include <fstream>
-#include <functional>
 #include <latch>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -28,6 +27,7 @@
 #include "coordinator/shell/server.h"
 #include "tests/temp_folder.h"
 #include "worker/layout/layout.h"
+#include "worker/runtime/round_times.h"
 #include "worker/runtime/session.h"
 
 namespace lockstep::worker {
@@ -48,21 +48,16 @@ struct Program {
   int work = 1;             // how often it computes a gradient that is not zero
   bool nan = false;         // in round 2, in the last block
   // In round 2, when all but one block is reported; not before the other one, which says so, has
-  // applied the round before: its sums would be gone too.
+  // applied the round before: its sums would be gone too. It applies that round whether or not it
+  // has units in this one.
   bool leaves_in_2 = false;
-  std::latch* in_2 = nullptr;
+  std::latch* applied_1 = nullptr;
   std::uint64_t gradients = ~std::uint64_t{0};  // only in so many rounds; later ones are zero
-  // In those rounds both begin before either goes on, so that each has a first part.
-  std::deque<std::latch>* both_begin = nullptr;
   // Rounds and samples of those that it computed, but for one that is no number. Two programs may
   // have computed the same: what one holds that nothing was heard of is given to the other.
   std::set<std::pair<RoundId, std::uint32_t>>* computed = nullptr;
   std::vector<float>* parameters = nullptr;  // at the end
-  // Its first run goes on when the other has begun a second part: of this one's units, or, once it
-  // is fenced, of all of them.
-  std::latch* waits_for_second = nullptr;
-  std::latch* begins_second = nullptr;
-  bool logs = false;  // in each run one metric more than a job can have
+  bool logs = false;                         // in each run one metric more than a job can have
 };
 
 class Coordinating {
@@ -105,15 +100,15 @@ class Coordinating {
   }
 
   std::string address() const { return server_->address(); }
-  // Of each closed round, as in rounds.jsonl: the workers that it counts.
-  std::vector<std::set<std::uint32_t>> Contributors() const {
-    std::vector<std::set<std::uint32_t>> rounds;
+  // Of each closed round, as in rounds.jsonl: how many parts it counts of each worker.
+  std::vector<std::map<std::uint32_t, int>> Parts() const {
+    std::vector<std::map<std::uint32_t, int>> rounds;
     std::ifstream lines(folder_ / "run/rounds.jsonl");
     const std::regex contributor(R"("worker":(\d+),"part":\d+,"weight")");
     for (std::string line; std::getline(lines, line);) {
-      std::set<std::uint32_t>& workers = rounds.emplace_back();
+      std::map<std::uint32_t, int>& parts = rounds.emplace_back();
       for (std::sregex_iterator at(line.begin(), line.end(), contributor), end; at != end; ++at) {
-        workers.insert(static_cast<std::uint32_t>(std::stoul((*at)[1])));
+        ++parts[static_cast<std::uint32_t>(std::stoul((*at)[1]))];
       }
     }
     return rounds;
@@ -198,6 +193,13 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
   SessionOptions options;
   options.coordinator = coordinator;
   options.wanted = WorkerId(worker);
+  if (program.applied_1 != nullptr && !program.leaves_in_2) {
+    options.on_round = [&](const RoundTimes& times) {
+      if (times.round >= RoundId(1) && !program.applied_1->try_wait()) {
+        program.applied_1->count_down();
+      }
+    };
+  }
   auto session = Session::Join(std::move(options));
   if (!session) return session.error().message;
   JobDescription job;
@@ -209,7 +211,6 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
   job.train_samples = 512;
   if (Status begun = (*session)->Begin(std::move(job)); !begun) return begun.error().message;
   std::mt19937 draw(program.order);
-  std::optional<RoundId> began;
   for (;;) {
     const Work work = (*session)->Next();
     switch (work.kind) {
@@ -219,26 +220,7 @@ std::string RunWorker(const std::string& coordinator, std::uint32_t worker,
         }
         return work.final_parameters ? work.params_digest : work.reason + work.not_final;
       case Work::Kind::kTrain:
-        if (work.round == RoundId(2) && program.in_2 != nullptr) {
-          if (program.leaves_in_2) {
-            program.in_2->wait();
-          } else if (!program.in_2->try_wait()) {
-            program.in_2->count_down();
-          }
-        }
-        if (work.first && began == work.round && program.begins_second != nullptr &&
-            !program.begins_second->try_wait()) {
-          program.begins_second->count_down();
-        }
-        if (!began && program.waits_for_second != nullptr) program.waits_for_second->wait();
-        if (began != work.round && program.both_begin != nullptr &&
-            work.round.value >= program.gradients) {
-          // The round may close without the other one, which then never begins it.
-          std::latch& both = program.both_begin->at(work.round.value);
-          both.count_down();
-          while (!both.try_wait() && !(*session)->Cancelled()) std::this_thread::yield();
-        }
-        began = work.round;
+        if (work.round == RoundId(2) && program.leaves_in_2) program.applied_1->wait();
         Train(**session, work, program, draw);
         if (program.leaves_in_2 && work.round == RoundId(2)) return "";
         for (std::size_t i = 0; program.logs && i <= kMaxMetrics; ++i) {
@@ -270,7 +252,7 @@ class FinalBlocks : public ::testing::Test {
 
   std::uint64_t requeued_ = 0;  // samples, in the last job
   std::uint64_t dropped_ = 0;
-  std::vector<std::set<std::uint32_t>> contributors_;  // by round
+  std::vector<std::map<std::uint32_t, int>> parts_;  // by round, of each worker
   // Of a job of these two.
   std::string Digest(const Program& first, const Program& second) {
     Coordinating coordinator(config_);
@@ -283,8 +265,8 @@ class FinalBlocks : public ::testing::Test {
     EXPECT_EQ(result.totals.rounds, config_.job.rounds);
     requeued_ = result.totals.samples_requeued;
     dropped_ = result.totals.samples_dropped;
-    contributors_ = coordinator.Contributors();
-    EXPECT_EQ(contributors_.size(), config_.job.rounds);
+    parts_ = coordinator.Parts();
+    EXPECT_EQ(parts_.size(), config_.job.rounds);
     if (!second.leaves_in_2) {
       EXPECT_EQ(ends[0], ends[1]);
     }
@@ -292,9 +274,10 @@ class FinalBlocks : public ::testing::Test {
     return ends[0];
   }
 
-  // A quarter of them, so that what is kept is sent within four rounds without a gradient. Sums of
-  // whole numbers, over samples that are a power of two: every number is exact, and the parameters
-  // are the sum of all that was sent.
+  // A quarter of them, so that what is kept is sent within kToSendAll rounds without a gradient.
+  // Sums of whole numbers, over samples that are a power of two: every number is exact, and the
+  // parameters are the sum of all that was sent.
+  static constexpr int kToSendAll = 4;
   void SendFew() {
     config_.exchange.compression = "topk";
     config_.exchange.topk_fraction = 0.25;
@@ -303,35 +286,47 @@ class FinalBlocks : public ::testing::Test {
     config_.optimizer.lr = 1;
   }
   // On a busy machine a round may close without a worker that stands still, or have no units for
-  // one that is slow. Another one has those samples then, and what the worker has kept may go too
-  // late: such a job does not tell.
+  // one that is slow: no program may wait for what another one does in its round. So there are more
+  // rounds without a gradient than a worker needs. It has not sent all that it has kept if it was
+  // in too few of them, and where samples were requeued another one has computed them too: such a
+  // job does not tell.
+  static constexpr std::uint64_t kWithoutGradient = 12;
   bool Tells(std::uint64_t rounds) const {
-    return requeued_ == 0 &&
-           std::all_of(contributors_.begin() + static_cast<std::ptrdiff_t>(rounds),
-                       contributors_.end(),
-                       [](const auto& workers) { return workers.size() == kWorkers; });
-  }
-  void CheckAllCounts(const std::function<std::pair<Program, Program>()>& programs,
-                      std::uint64_t rounds = kRounds) {
-    for (int tries = 0; tries < 20; ++tries) {
-      const auto [first, second] = programs();
-      RunAllCounts(first, second, rounds);
-      if (Tells(rounds) || HasFatalFailure()) return;
+    for (std::uint32_t worker = 0; worker < kWorkers; ++worker) {
+      const auto sent =
+          std::count_if(parts_.begin() + static_cast<std::ptrdiff_t>(rounds), parts_.end(),
+                        [&](const auto& parts) { return parts.contains(worker); });
+      if (sent < kToSendAll) return false;
     }
-    FAIL() << "a round closed without a worker in each of 20 jobs";
+    return requeued_ == 0;
+  }
+  bool HasSecondParts(std::uint64_t rounds) const {
+    return std::any_of(parts_.begin(), parts_.begin() + static_cast<std::ptrdiff_t>(rounds),
+                       [](const auto& parts) {
+                         return std::ranges::any_of(
+                             parts, [](const auto& worker) { return worker.second > 1; });
+                       });
+  }
+  // `second_parts`: a job without them does not tell either.
+  void CheckAllCounts(const Program& first, const Program& second, std::uint64_t rounds = kRounds,
+                      bool second_parts = false) {
+    for (int tries = 0; tries < 20; ++tries) {
+      RunAllCounts(first, second, rounds);
+      if (HasFatalFailure()) return;
+      if (Tells(rounds) && (!second_parts || HasSecondParts(rounds))) return;
+    }
+    FAIL() << "none of 20 jobs told";
   }
   void RunAllCounts(Program first, Program second, std::uint64_t rounds) {
-    config_.job.rounds = rounds + 4;
-    std::deque<std::latch> both_begin;
-    for (std::uint64_t r = 0; r < config_.job.rounds; ++r) both_begin.emplace_back(kWorkers);
+    config_.job.rounds = rounds + kWithoutGradient;
     std::set<std::pair<RoundId, std::uint32_t>> computed[kWorkers];
     std::vector<float> parameters;
     first.gradients = second.gradients = rounds;
-    first.both_begin = second.both_begin = &both_begin;
     first.computed = &computed[0];
     second.computed = &computed[1];
     first.parameters = &parameters;
     (void)Digest(first, second);
+    ASSERT_EQ(parts_.size(), config_.job.rounds);
     if (!Tells(rounds)) return;
     ASSERT_EQ(parameters.size(), std::accumulate(kBlocks.begin(), kBlocks.end(), std::size_t{0}));
     computed[0].merge(computed[1]);
@@ -377,27 +372,21 @@ TEST_F(FinalBlocks, SoDoFewNumbersOfMany) {
 
 TEST_F(FinalBlocks, OfFewNumbersEveryGradientCountsInTheEnd) {
   SendFew();
-  CheckAllCounts([] { return std::pair(Program{.order = 4}, Program{.order = 5}); });
+  CheckAllCounts({.order = 4}, {.order = 5});
 }
 
 // The contribution is left out; what was kept before it is not.
 TEST_F(FinalBlocks, OfFewNumbersAContributionThatIsLeftOutDoesNot) {
   SendFew();
   config_.job.on_nan = "skip";
-  CheckAllCounts([] { return std::pair(Program{.order = 4, .nan = true}, Program{.order = 5}); });
+  CheckAllCounts({.order = 4, .nan = true}, {.order = 5});
 }
 
 TEST_F(FinalBlocks, OfFewNumbersSecondPartsCountToo) {
   SendFew();
   config_.policy.name = "full+flexrr";
-  std::deque<std::latch> seconds;
-  const auto programs = [&] {
-    std::latch* second = &seconds.emplace_back(1);
-    return std::pair(Program{.order = 6, .begins_second = second},
-                     Program{.order = 7, .work = 20, .waits_for_second = second});
-  };
   // In fewer rounds than after which shares go by speed.
-  CheckAllCounts(programs, 3);
+  CheckAllCounts({.order = 6}, {.order = 7, .work = 20}, 3, true);
 }
 
 // Most runs are not the last ones of a share there, and which is may be decided within one.
@@ -434,8 +423,9 @@ TEST_F(FinalBlocks, AMetricThatIsOneTooManyKeepsNoOtherOut) {
 // Its units are somebody else's then, and nothing of what it said was final is in any sum.
 TEST_F(FinalBlocks, WhoLeavesBeforeTheEndOfTheRunCountsForNothing) {
   const std::string silent = Digest(kSilent, kSilent);
-  std::latch in_2(1);
-  EXPECT_EQ(Digest({.order = 10, .in_2 = &in_2}, {.order = 11, .leaves_in_2 = true, .in_2 = &in_2}),
+  std::latch applied_1(1);
+  EXPECT_EQ(Digest({.order = 10, .applied_1 = &applied_1},
+                   {.order = 11, .leaves_in_2 = true, .applied_1 = &applied_1}),
             silent);
 }
 
