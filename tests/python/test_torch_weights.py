@@ -13,15 +13,19 @@ WORKER = HERE / "torch_weights.py"
 
 
 class WeightsTest(TorchTest):
-    def alone(self, optimizer):
-        done = run(WORKER, "alone=1", f"optimizer={optimizer}", f"save={self.folder / 'alone'}")
+    def alone(self, optimizer, rounds):
+        """What torch comes to with the rounds' batches, each a whole step. On a busy machine a round may leave units to a later one."""
+        batches = [sorted(p for c in line["contributors"] for first, end in c["ranges"] for p in range(first, end)) for line in rounds]
+        (self.folder / "batches").write_text(json.dumps(batches))
+        done = run(WORKER, f"alone={self.folder / 'batches'}", f"optimizer={optimizer}", f"save={self.folder / 'alone'}")
         self.assertEqual(done.returncode, 0, done)
         return json.loads((self.folder / "alone").read_text())
 
     def together(self, name, policy, *words):
         run_dir, saved = self.folder / f"run-{name}", self.folder / f"saved-{name}"
         done = lockstep_run("-n", "3", "--policy", policy, "--slowdown", "worker=2,factor=6", "--set", "job.units=12",
-                            "--set", "emulate.unit_time=2ms", "--set", "liveness.timeout=60s", "--run-dir", run_dir, WORKER, f"save={saved}", *words)
+                            "--set", "emulate.unit_time=2ms", "--set", "liveness.timeout=60s", "--set", "optimizer.linear_scaling=false", "--run-dir", run_dir,
+                            WORKER, f"save={saved}", *words)
         self.assertEqual(done.returncode, 0, done)
         rounds = self.rounds(run_dir)
         harness.check_epochs(self, rounds, 120)
@@ -34,18 +38,17 @@ class WeightsTest(TorchTest):
     def test_updates_are_means_over_tokens_whoever_computes_them(self):
         for optimizer, say in (("sgd", "weight"), ("rmsprop", "weigh")):
             with self.subTest(optimizer):
-                alone = self.alone(optimizer)
                 rounds, parameters = self.together(optimizer, "full+flexrr", f"optimizer={optimizer}", f"say={say}")
+                alone = self.alone(optimizer, rounds)
                 self.assertTrue(any(line["moved"] for line in rounds), "no work has moved")
                 self.assertEqual([line["divisor"] for line in rounds], [tokens for _, tokens in alone["counted"]])
-                self.assertEqual([line["samples"] for line in rounds], [24] * 15)
                 self.check_same([line["loss"] for line in rounds], [loss for loss, _ in alone["counted"]], 2e-4)
                 self.check_same(parameters, alone["parameters"], 2e-4)
 
     def test_without_weights_they_are_means_over_samples(self):
         """So that the test above can tell them apart."""
-        alone = self.alone("sgd")
         rounds, parameters = self.together("samples", "full", "say=no")
+        alone = self.alone("sgd", rounds)
         self.assertFalse(any("divisor" in line for line in rounds))
         self.assertGreater(max(abs(a - b) for a, b in zip(parameters, alone["parameters"], strict=True)), 0.05)
 

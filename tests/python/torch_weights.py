@@ -1,7 +1,8 @@
 """A worker whose loss is a mean over tokens, for test_torch_weights.py. usage: torch_weights.py [key=value ...]
 
-alone=1: torch alone, batches as the sampler has them. say=weight|weigh: how a batch is weighed; no: not at all. optimizer=sgd|rmsprop (the
-second one's updates are torch's own). save=FILE: the parameters, and of torch alone the loss and the tokens of each update, as JSON.
+alone=FILE: torch alone, with the batches in there: a list of positions for each update, as JSON. say=weight|weigh: how a batch is
+weighed; no: not at all. optimizer=sgd|rmsprop (the second one's updates are torch's own). save=FILE: the parameters, and of torch alone
+the loss and the tokens of each update, as JSON.
 """
 
 import json
@@ -34,15 +35,18 @@ if options.get("optimizer", "sgd") == "sgd":
 else:
     optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, eps=1e-3)
 dataset = data()
-loader = DataLoader(dataset, batch_size=BATCH, sampler=SequentialSampler(dataset))
 counted = []
 job = None
-if "alone" not in options:
+if "alone" in options:
+    with open(options["alone"], encoding="utf-8") as file:
+        loader = DataLoader(dataset, batch_sampler=json.load(file))
+else:
     import lockstep
 
+    loader = DataLoader(dataset, batch_size=BATCH, sampler=SequentialSampler(dataset))
     job = lockstep.init()
     model, optimizer, loader = job.prepare(model, optimizer, loader, epochs=EPOCHS)
-for _ in range(EPOCHS):
+for _ in range(1 if job is None else EPOCHS):
     for x, y in loader:
         tokens = (y != -100).sum()
         # Of no token a mean is no number.
