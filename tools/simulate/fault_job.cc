@@ -9,6 +9,7 @@
 
 #include "policies/registry.h"
 #include "tools/simulate/checker.h"
+#include "tools/simulate/coordinator_deaths.h"
 #include "tools/simulate/describe.h"
 #include "tools/simulate/epoch_end_check.h"
 #include "tools/simulate/recording.h"
@@ -84,8 +85,7 @@ std::uint32_t ShardsOf(const FaultJob& job) {
 Cluster::Options ClusterOf(const FaultJob& job) {
   Cluster::Options options = job.cluster;
   options.machine.shards = ShardsOf(job);
-  options.machine.reattaches =
-      StartOf(job).config.job.coordinator_timeout_s != 0 && options.machine.shards == 0;
+  options.machine.reattaches = Reattaches(StartOf(job));
   return options;
 }
 

@@ -1,167 +1,17 @@
 #include "tools/simulate/simulation.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "tools/simulate/coordinator_deaths.h"
 #include "tools/simulate/describe.h"
+#include "tools/simulate/process.h"
 
 namespace lockstep::simulate {
 
 using coordinator::ConnectionId;
-
-class Simulation::Process final : public WorkerHost {
- public:
-  Process(Simulation* simulation, std::uint32_t machine, std::uint64_t number,
-          std::optional<WorkerId> wanted)
-      : simulation_(simulation),
-        machine_(machine),
-        wanted_(wanted),
-        random_(simulation->seed_, 1, number) {}
-
-  void Start() {
-    model = simulation_->factory_(this);
-    Connect();
-  }
-  void Connect() {
-    connection = simulation_->NewConnection(this);
-    closed = false;
-    simulation_->Arrive(coordinator::Connected{connection, fmt::format("machine {}", machine_)});
-    model->OnConnected();
-  }
-
-  void Send(msg::FromWorker message) override {
-    // Messages keep their order, and are lost with the process only if they have not left yet.
-    out_at_ = std::max(out_at_, simulation_->OutArrival(machine_, random_));
-    simulation_->queue_.At(
-        out_at_, [this, c = connection, m = std::make_unique<msg::FromWorker>(std::move(message))] {
-          if (closed || c != connection) return;
-          simulation_->Arrive(coordinator::Received{connection, std::move(*m)});
-        });
-  }
-  void At(Time time, Task task) override {
-    AtTrue(std::max(clock().When(time), true_now()), std::move(task));
-  }
-  void AtTrue(Time time, Task task) override {
-    simulation_->queue_.At(time, Guarded(std::move(task)));
-  }
-  void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) override {
-    simulation_->queue_.After(simulation_->Delay(random_),
-                              [s = simulation_, peer, a = std::move(action)] {
-                                const auto found = s->members_.find(peer);
-                                if (found == s->members_.end()) return;
-                                Process* process = found->second;
-                                process->Run([process, a] { a(*process->model); });
-                              });
-  }
-  void SetSelf(const MemberId& id) override {
-    self = id;
-    simulation_->members_[id] = this;
-  }
-  // As the worker's program, every now and then.
-  void LookForCoordinator() override {
-    const Duration pause = std::chrono::milliseconds(10 + random_.NextBelow(200));
-    AtTrue(true_now() + pause, [this] {
-      const Link& link = simulation_->machines_[machine_].link;
-      const Time open = std::max(link.out_held_until, link.in_held_until);
-      if (simulation_->down_ || open > true_now()) return LookForCoordinator();
-      Connect();
-    });
-  }
-  void GoOnAs(std::unique_ptr<WorkerModel> next) override {
-    before_.push_back(std::exchange(model, std::move(next)));
-    if (const auto at = simulation_->members_.find(*self);
-        at != simulation_->members_.end() && at->second == this) {
-      simulation_->members_.erase(at);
-    }
-  }
-  RandomStream& random() override { return random_; }
-  Time now() const override { return clock().Show(true_now()); }
-  Time true_now() const override { return simulation_->now(); }
-  std::uint32_t machine() const override { return machine_; }
-  std::optional<WorkerId> wanted() const override { return wanted_; }
-
-  void Deliver(const std::shared_ptr<const msg::ToWorker>& message, Time leaves) {
-    in_at_ = std::max(in_at_, simulation_->InArrival(machine_, leaves, random_));
-    simulation_->queue_.At(in_at_, [this, c = connection, message] {
-      Run([this, c, message] {
-        if (c == connection && c != reset_) model->OnMessage(*message);
-      });
-    });
-  }
-  // What is on its way to it is lost, or arrives before the end does.
-  Time LoseConnection(bool reset) {
-    closed = true;
-    if (reset) reset_ = connection;
-    return reset ? true_now() + simulation_->Delay(random_) : std::max(in_at_, true_now());
-  }
-  // A stopped process does it when it runs again, a dead one never.
-  template <class F>
-  void Run(F&& action) {
-    if (dead) return;
-    if (stopped) {
-      backlog_.emplace_back(std::forward<F>(action));
-    } else {
-      action();
-    }
-  }
-  void Stop(Duration time) {
-    if (stopped || dead) return;
-    stopped = true;
-    simulation_->queue_.After(time, [this] {
-      stopped = false;
-      std::deque<Task> backlog = std::exchange(backlog_, {});
-      for (Task& action : backlog) Run(std::move(action));
-    });
-  }
-
-  ConnectionId connection;  // the latest
-  std::unique_ptr<WorkerModel> model;
-  std::optional<MemberId> self;
-  bool dead = false;
-  bool stopped = false;
-  bool closed = false;    // the connection is closed
-  bool troubled = false;  // by a fault
-
- private:
-  // A task within a task would not fit in place.
-  struct GuardedTask {
-    Process* process;
-    std::uint32_t slot;
-    void operator()() const {
-      Task task = std::move(process->tasks_[slot]);
-      process->free_.push_back(slot);
-      process->Run(std::move(task));
-    }
-  };
-  GuardedTask Guarded(Task task) {
-    if (free_.empty()) {
-      tasks_.push_back(std::move(task));
-      return {this, static_cast<std::uint32_t>(tasks_.size() - 1)};
-    }
-    const std::uint32_t slot = free_.back();
-    free_.pop_back();
-    tasks_[slot] = std::move(task);
-    return {this, slot};
-  }
-
-  const Clock& clock() const { return simulation_->machines_[machine_].clock; }
-
-  Simulation* simulation_;
-  std::uint32_t machine_;
-  std::optional<WorkerId> wanted_;
-  RandomStream random_;
-  std::vector<std::unique_ptr<WorkerModel>> before_;  // `model`
-  std::optional<ConnectionId> reset_;                 // nothing more arrives by it
-  Time out_at_;
-  Time in_at_;
-  std::deque<Task> backlog_;
-  std::deque<Task> tasks_;  // that are scheduled
-  std::vector<std::uint32_t> free_;
-};
 
 Simulation::Simulation(coordinator::StartParameters start, std::uint64_t seed, ControlTiming timing,
                        Factory factory)
@@ -178,6 +28,7 @@ Simulation::Simulation(coordinator::StartParameters start, std::uint64_t seed, C
   auto made = coordinator::Coordinator::Make(start_);
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
   coordinator_ = std::move(*made);
+  deaths_ = std::make_unique<CoordinatorDeaths>(this);
 }
 
 Simulation::~Simulation() = default;
@@ -234,11 +85,11 @@ void Simulation::StartProcess(std::uint32_t machine, std::optional<WorkerId> wan
                               Duration after) {
   queue_.After(after, [this, machine, wanted, start = ++machines_[machine].starts] {
     if (start != machines_[machine].starts) return;
-    if (next_coordinator_) {
+    if (const std::optional<Time> next = deaths_->next()) {
       const Duration pause = std::chrono::milliseconds(1 + machine);
-      return StartProcess(machine, wanted, *next_coordinator_ - now() + pause);
+      return StartProcess(machine, wanted, *next - now() + pause);
     }
-    if (down_) return;
+    if (deaths_->down()) return;
     const Link& link = machines_[machine].link;
     const Time open = std::max(link.out_held_until, link.in_held_until);
     if (open > now()) return StartProcess(machine, wanted, open - now());
@@ -309,8 +160,8 @@ void Simulation::Inject(const Fault& fault) {
       if (process == nullptr || process->dead || process->closed) break;
       process->closed = true;
       Arrive(coordinator::Disconnected{process->connection, "connection reset"});
-      if (reattaches()) {
-        LoseCoordinator(process, now() + fault.length);
+      if (Reattaches(start_)) {
+        process->LoseCoordinator(now() + fault.length);
       } else {
         queue_.After(fault.length, [this, process] { Kill(process, true); });
       }
@@ -346,10 +197,10 @@ void Simulation::Inject(const Fault& fault) {
       writes_fail_until_ = std::max(writes_fail_until_, until);
       break;
     case FaultKind::kResume:
-      EndCoordinator(fault.length);
+      deaths_->EndJob(fault.length);
       break;
     case FaultKind::kCrashCoordinator:
-      CrashCoordinator(fault.length);
+      deaths_->DieAlone(fault.length);
       break;
     case FaultKind::kCutLink:
     case FaultKind::kPartition:
@@ -398,7 +249,7 @@ ConnectionId Simulation::NewConnection(Process* process) {
 // --- the coordinator's thread: one message at a time, each at its cost
 
 void Simulation::Arrive(coordinator::Event event) {
-  if (result_ || down_) return;
+  if (result_ || deaths_->down()) return;
   if (inbox_.empty() && now() >= busy_until_ && now() >= stopped_until_) {
     Step(std::move(event));
     return;
@@ -442,7 +293,7 @@ void Simulation::Step(coordinator::Event event) {
   ++coordinator_steps_;
   // As the coordinator's program: the journal has a commit before anybody hears of it.
   for (const coordinator::Action& action : actions_) {
-    if (const auto* note = std::get_if<coordinator::Journal>(&action)) Note(*note->entry);
+    if (const auto* note = std::get_if<coordinator::Journal>(&action)) deaths_->Note(*note->entry);
   }
   for (coordinator::Action& action : actions_) CarryOut(action);
   if (hooks.after_step) hooks.after_step();
@@ -452,7 +303,7 @@ void Simulation::Carry(const coordinator::Send& send) {
   if (hooks.on_send) hooks.on_send(send);
   Pass(*send.message);
   const auto* commit = std::get_if<msg::Commit>(send.message.get());
-  if (commit != nullptr && !commit->next) last_commit_ = true;
+  if (commit != nullptr && !commit->next) deaths_->OnLastCommit();
   for (const ConnectionId to : send.to) {
     busy_until_ += timing_.coordinator_cost;
     Process* process = Find(to);
@@ -507,7 +358,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
   }
 }
 
-// --- the coordinator's disk, and what becomes of a job whose coordinator dies
+// --- the coordinator's disk and process
 
 void Simulation::Save(const coordinator::SaveCheckpoint& save) {
   if (hooks.on_checkpoint) hooks.on_checkpoint(save.state);
@@ -548,32 +399,17 @@ void Simulation::StreamCheckpoint(const coordinator::StreamState& stream) {
   }
 }
 
-// A user who resumes a job first ends its remaining processes. After its last checkpoint there is
-// nothing to resume.
-void Simulation::EndCoordinator(Duration length) {
-  if (!disk_ || down_ || result_) return;
-  coordinator::StartParameters trial = start_;
-  trial.resume = disk_->state;
-  if (!coordinator::Coordinator::Make(std::move(trial)).ok()) return;
-  ForgetCoordinator();
-  for (const std::unique_ptr<Process>& process : processes_) {
-    process->closed = true;
-    Kill(process.get(), false);
-  }
-  queue_.After(length, [this] { Resume(); });
-}
-
 void Simulation::ForgetCoordinator() {
-  down_ = true;
   inbox_.clear();
   writing_.clear();
   ++timer_generation_;
 }
 
-void Simulation::StartNextCoordinator() {
-  down_ = write_failed_ = last_commit_ = false;
+void Simulation::StartNextCoordinator(const std::vector<coordinator::JournalEntry>& journal) {
+  write_failed_ = false;
   busy_until_ = stopped_until_ = now();
   streamed_.clear();
+  start_.journal = journal;
   start_.resume.reset();
   if (disk_) start_.resume = disk_->state;
   start_.term = Term(start_.term.value + 1);
@@ -581,71 +417,6 @@ void Simulation::StartNextCoordinator() {
   auto made = coordinator::Coordinator::Make(start_);
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
   coordinator_ = std::move(*made);
-}
-
-void Simulation::Resume() {
-  journal_.clear();
-  start_.journal.clear();
-  StartNextCoordinator();
-  if (hooks.on_resumed) hooks.on_resumed(*disk_);
-  for (std::uint32_t m = 0; m < machines_.size(); ++m) {
-    const Process* last = machines_[m].process;
-    const auto wanted = last != nullptr && last->self ? std::optional(last->self->worker)
-                                                      : std::optional<WorkerId>();
-    StartProcess(m, wanted, std::chrono::milliseconds(random_.NextBelow(300)));
-  }
-}
-
-// --- a coordinator that dies alone
-
-bool Simulation::reattaches() const {
-  return start_.config.job.coordinator_timeout_s != 0 &&
-         start_.config.optimizer.Shards(start_.workers) == 0;
-}
-
-// The file keeps the last entries when it is rewritten; here it always is.
-void Simulation::Note(const coordinator::JournalEntry& entry) {
-  constexpr std::size_t kKept = 4;
-  if (!entry.attempt) {
-    std::erase_if(journal_,
-                  [&](const auto& e) { return e.state.next_round > entry.state.next_round; });
-  }
-  journal_.push_back(entry);
-  if (journal_.size() > kKept) journal_.erase(journal_.begin());
-  if (std::exchange(taking_over_, false) && hooks.on_taken_over) hooks.on_taken_over(entry.state);
-}
-
-// Before anything was noted the next one would begin the job anew; after the last commit there is
-// nothing to go on with.
-void Simulation::CrashCoordinator(Duration length) {
-  if (down_ || result_) return;
-  if (!reattaches()) return EndCoordinator(length);
-  if (journal_.empty() || last_commit_) return;
-  ForgetCoordinator();
-  if (hooks.on_crashed) hooks.on_crashed();
-  next_coordinator_ = now() + length;
-  for (const std::unique_ptr<Process>& process : processes_) {
-    if (process->dead || process->closed) continue;
-    LoseCoordinator(process.get(), process->LoseConnection(random_.NextBelow(2) == 0));
-  }
-  queue_.After(length, [this] { TakeOver(); });
-}
-
-void Simulation::LoseCoordinator(Process* process, Time at) {
-  queue_.At(std::max(at, machines_[process->machine()].link.in_held_until),
-            [this, process, c = process->connection] {
-              process->Run([this, process, c] {
-                if (c != process->connection) return;
-                if (!process->model->OnCoordinatorGone("connection reset")) Kill(process, true);
-              });
-            });
-}
-
-void Simulation::TakeOver() {
-  next_coordinator_.reset();
-  taking_over_ = true;
-  start_.journal = journal_;
-  StartNextCoordinator();
 }
 
 bool Simulation::RunNext() {

@@ -100,8 +100,6 @@ class Simulation {
   // The member's process had a fault: it was stopped, hung, or was cut off from the coordinator.
   bool Troubled(const MemberId& member) const;
 
-  // A worker whose coordinator is gone keeps its parameters (job.coordinator_timeout).
-  bool reattaches() const;
   const std::optional<SavedCheckpoint>& disk() const { return disk_; }
   const coordinator::JobResult* result() const { return result_ ? &*result_ : nullptr; }
   const coordinator::Coordinator& coordinator() const { return *coordinator_; }
@@ -133,7 +131,8 @@ class Simulation {
   Hooks hooks;
 
  private:
-  class Process;
+  class Process;            // process.h
+  class CoordinatorDeaths;  // coordinator_deaths.h
   // The link between a machine and the coordinator.
   struct Link {
     Time out_held_until;
@@ -173,15 +172,10 @@ class Simulation {
   Time InArrival(std::uint32_t machine, Time leaves, RandomStream& random);
   void StreamCheckpoint(const coordinator::StreamState& stream);
   void Save(const coordinator::SaveCheckpoint& save);
-  void Note(const coordinator::JournalEntry& entry);
-  void EndCoordinator(Duration length);
-  void Resume();
-  void CrashCoordinator(Duration length);
-  void TakeOver();
+  // All that its process knew is lost.
   void ForgetCoordinator();
-  void StartNextCoordinator();
-  // Its connection has ended; it learns that `at`.
-  void LoseCoordinator(Process* process, Time at);
+  // It has the journal, and the checkpoint that is on disk.
+  void StartNextCoordinator(const std::vector<coordinator::JournalEntry>& journal);
   coordinator::ConnectionId NewConnection(Process* process);
 
   const ControlTiming timing_;
@@ -206,11 +200,7 @@ class Simulation {
   std::vector<Process*> connections_;  // by ConnectionId, from 1
   std::vector<Machine> machines_;
   std::map<MemberId, Process*> members_;
-  bool down_ = false;                     // the coordinator is not there
-  std::optional<Time> next_coordinator_;  // when another one takes over from it
-  std::vector<coordinator::JournalEntry> journal_;
-  bool taking_over_ = false;                     // and does not know yet from where it goes on
-  bool last_commit_ = false;                     // was made: no entry tells of it
+  std::unique_ptr<CoordinatorDeaths> deaths_;
   std::vector<std::vector<std::byte>> writing_;  // a checkpoint that is not yet saved
   std::optional<SavedCheckpoint> disk_;
   std::map<coordinator::ConnectionId, std::uint64_t> streamed_;  // bytes of it

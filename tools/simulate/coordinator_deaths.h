@@ -1,0 +1,52 @@
+// The deaths of the coordinator's process, and what follows. It dies with the whole job, and a user
+// resumes that from the last checkpoint. Or it dies alone, and the next one goes on from the
+// journal, with the workers that reattach.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/time.h"
+#include "coordinator/core/coordinator.h"
+#include "tools/simulate/simulation.h"
+
+namespace lockstep::simulate {
+
+// A worker whose coordinator is gone keeps its parameters and looks for the next one
+// (job.coordinator_timeout). Else it ends, and a death of the coordinator is one of the job.
+bool Reattaches(const coordinator::StartParameters& start);
+
+// It decides whether and when; Simulation has the coordinator itself.
+class Simulation::CoordinatorDeaths {
+ public:
+  explicit CoordinatorDeaths(Simulation* simulation) : simulation_(simulation) {}
+
+  // There is no coordinator now.
+  bool down() const { return down_; }
+  // When the next one takes over; nullopt: none does.
+  const std::optional<Time>& next() const { return next_; }
+
+  // As the coordinator's program keeps its journal.
+  void Note(const coordinator::JournalEntry& entry);
+  // No entry tells of it.
+  void OnLastCommit() { last_commit_ = true; }
+
+  // All processes end, and a user resumes the job `length` later. Without a checkpoint from which
+  // it can go on, nothing happens.
+  void EndJob(Duration length);
+  // The next coordinator takes over `length` later.
+  void DieAlone(Duration length);
+
+ private:
+  void Resume();
+  void TakeOver();
+
+  Simulation* const simulation_;
+  bool down_ = false;
+  std::optional<Time> next_;
+  std::vector<coordinator::JournalEntry> journal_;
+  bool taking_over_ = false;  // and does not know yet from where it goes on
+  bool last_commit_ = false;  // was made
+};
+
+}  // namespace lockstep::simulate
