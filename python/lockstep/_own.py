@@ -22,6 +22,7 @@ _READ_S = 3600.0  # a coordinator that resumes reads the checkpoint and all reco
 _SAY_S = 10.0  # that may pass without a word at the end
 _POLL_S = 0.005
 _LOOK_S = 1.0
+_RESTARTS = 3  # of a coordinator that was killed, as tools/launch has it
 _CHECKPOINT = re.compile(r"round-[0-9]+\.json")
 _LOGGED = re.compile(r"\S+ coordinator \w+ ")
 _WARNING = re.compile(rb"\S+ coordinator warning (.*)")
@@ -59,39 +60,15 @@ def _written(path: Path) -> int | None:
         return None
 
 
-def _start(command: list[str], log: Path, over: threading.Event) -> "subprocess.Popen[bytes]":
-    """Starts the process from a thread that stays until `over`. The kernel ends the process with its parent thread, and the thread
-    that has called job.prepare may end long before the job."""
-    outcome: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
-
-    def start() -> None:
-        try:
-            with open(log, "wb") as file:
-                # In a session of its own: the terminal's Ctrl-C is for the script, which ends the job.
-                outcome.put(
-                    subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True
-                    )
-                )
-        except Exception as error:
-            outcome.put(error)
-        else:
-            over.wait()
-
-    threading.Thread(target=start, name="lockstep coordinator", daemon=True).start()
-    try:
-        process = outcome.get()
-    except BaseException:
-        over.set()  # and with the thread ends what it has started
-        raise
-    if isinstance(process, Exception):
-        raise process
-    return process
-
-
 class OwnCoordinator:
     """Runs until the job's end or `stop`. Its records go to `run_dir`; None: a folder that is removed afterwards. `secret_file`: of
-    the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one."""
+    the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one.
+
+    A coordinator that is killed is started again, three times at most: the workers keep their parameters and find it at the address
+    of the one before, and its journal in the run directory tells it where the job is.
+
+    To the kernel the parent that a process ends with is a thread, and the one that has called job.prepare may end long before the
+    job. So one thread starts the coordinators and stays as long as there is one."""
 
     def __init__(
         self,
@@ -110,41 +87,101 @@ class OwnCoordinator:
             self._folder.remove()
             raise UsageError(f"resume: {where} {lacks}")
         resume = bool(resume) and not lacks
+        self._where = where
         address = where / "coordinator.address"
         # Of an earlier job in that directory; looked at before the coordinator may have written its own.
         stale = _written(address)
         self._log = self._folder.path / "coordinator.log"
         self._over = threading.Event()
+        self._ended = threading.Event()  # and no other one follows
+        self._changing = threading.RLock()  # guards the next three; a handler of a signal may run in the thread that has it
         self._interrupted = False
-        self._process = _start(
-            [
-                *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())),
-                str(_place.program("lockstep-coordinator")),
-                *("--listen", f"[{host}]:0" if ":" in host else f"{host}:0", "--workers", str(workers)),
-                *("--run-dir", str(where)),
-                *(("--resume",) if resume else ()),
-                *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", "warn"),
-            ],
-            self._log,
-            self._over,
-        )
+        self._restarts = _RESTARTS  # that are left
+        self.address = ""  # once it listens
+        self._command = [
+            *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())),
+            str(_place.program("lockstep-coordinator")),
+            *("--workers", str(workers), "--run-dir", str(where)),
+            *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", "warn"),
+        ]
+        self._process = self._start("--listen", f"[{host}]:0" if ":" in host else f"{host}:0", *(("--resume",) if resume else ()))
         self._said = open(self._log, "rb")  # noqa: SIM115
         self._unfinished = b""  # of its last line
-        self.address = self._wait_for_address(address, stale, self.patience(resume))
+        listening = self._wait_for_address(address, stale, self.patience(resume))
+        with self._changing:
+            self.address = listening
 
     @staticmethod
     def patience(resume: object) -> float:
         """Seconds that it may take to listen."""
         return _READ_S if resume else _START_S
 
+    def _launch(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        with open(self._log, "ab") as file:
+            # In a session of its own: the terminal's Ctrl-C is for the script, which ends the job.
+            nothing = subprocess.DEVNULL
+            return subprocess.Popen(
+                [*self._command, *arguments], stdin=nothing, stdout=nothing, stderr=file, start_new_session=True
+            )
+
+    def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """The first one."""
+        outcome: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
+
+        def look_after() -> None:
+            try:
+                process = self._launch(*arguments)
+            except Exception as error:
+                self._ended.set()
+                outcome.put(error)
+                return
+            outcome.put(process)
+            while True:
+                process.wait()
+                try:
+                    following = self._next_after(process)
+                except OSError as error:
+                    say(f"the coordinator cannot be started again: {error.strerror}")
+                    following = None
+                if following is None:
+                    break
+                process = following
+            self._ended.set()
+
+        threading.Thread(target=look_after, name="lockstep coordinator", daemon=True).start()
+        try:
+            process = outcome.get()
+        except BaseException:
+            self._over.set()
+            started = outcome.get()
+            if not isinstance(started, Exception):
+                started.kill()
+            raise
+        if isinstance(process, Exception):
+            raise process
+        return process
+
+    def _next_after(self, gone: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes] | None":
+        """What takes over from a coordinator that was killed; None: it has ended by itself, or nobody wants another one."""
+        with self._changing:
+            status = gone.returncode
+            if status >= 0 or not self.address or self._interrupted or self._over.is_set():
+                return None
+            if self._restarts == 0:
+                return None
+            self._restarts -= 1
+            left = self._restarts
+            self._process = self._launch("--listen", self.address, "--reattach")
+        say(
+            f"the coordinator was ended by {signal.Signals(-status).name}; restarting it ({left} restart{'' if left == 1 else 's'} "
+            "left), the workers keep their parameters"
+        )
+        return self._process
+
     def _wait_for_address(self, path: Path, stale: int | None, bound: float) -> str:
         end = time.monotonic() + bound
         while time.monotonic() < end:
-            try:
-                self._process.wait(_POLL_S)
-            except subprocess.TimeoutExpired:
-                pass
-            else:
+            if self._ended.wait(_POLL_S):
                 message = self.last_line()
                 self._end()
                 raise UsageError(message or "the coordinator has ended before the job began")
@@ -170,13 +207,16 @@ class OwnCoordinator:
 
     def has_ended(self) -> bool:
         """Any thread."""
-        return self._process.poll() is not None
+        return self._ended.is_set()
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """Ends the job in good order, with a checkpoint, or at once. Also within a handler of a signal."""
-        if os.getpid() == self._pid and (at_once or not self._interrupted):
-            self._interrupted = True
-            self._process.send_signal(signal.SIGINT)
+        if os.getpid() != self._pid:
+            return
+        with self._changing:
+            if at_once or not self._interrupted:
+                self._interrupted = True
+                self._process.send_signal(signal.SIGINT)
 
     def finish(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """It ends by itself, with the job: waits for that, until Ctrl-C. `meanwhile` is called now and then."""
@@ -184,11 +224,8 @@ class OwnCoordinator:
             return
         begun, said = time.monotonic(), False
         try:
-            while self._process.poll() is None:
-                try:
-                    self._process.wait(_LOOK_S)
-                except subprocess.TimeoutExpired:
-                    meanwhile()
+            while not self._ended.wait(_LOOK_S):
+                meanwhile()
                 if not said and time.monotonic() - begun > _SAY_S:
                     said = True
                     say("waiting for the job's coordinator, which ends with the job's other workers; Ctrl-C ends the job")
@@ -202,9 +239,10 @@ class OwnCoordinator:
 
     def _end(self) -> None:
         """At once. May be called again."""
+        with self._changing:
+            self._over.set()
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait()
-        self._over.set()
+        self._ended.wait()
         self._said.close()
         self._folder.remove()

@@ -147,6 +147,59 @@ class OwnTest(harness.ClusterTest):
             self.assertEqual(own.address, address.read_text(encoding="utf-8").strip())
             own.stop()
 
+    def worker(self, own, number, *arguments):
+        worker = package.start(HERE / "linear.py", *arguments, LOCKSTEP_COORDINATOR=own.address, LOCKSTEP_SECRET_FILE=own.secret_file,
+                               LOCKSTEP_WORKER=str(number), LOCKSTEP_SLOWDOWN="")
+        self.addCleanup(worker.communicate)
+        self.addCleanup(worker.kill)
+        return worker
+
+    def kill(self, own):
+        """Until the next one listens, if any."""
+        address = own._where / "coordinator.address"
+        before, process = address.stat().st_mtime_ns, own._process
+        process.kill()
+        harness.wait_for("the next coordinator", lambda: own.has_ended() or (own._process is not process and address.stat().st_mtime_ns != before))
+
+    def test_a_coordinator_that_is_killed_is_started_again(self):
+        said = []
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("lockstep._own.say", said.append):
+            gate = pathlib.Path(folder, "gate")
+            own = OwnCoordinator(None, workers=2)
+            workers = [self.worker(own, number, f"away={gate}") for number in range(2)]
+            rounds = own._where / "rounds.jsonl"
+            harness.wait_for("some rounds", lambda: rounds.exists() and rounds.read_text().count("\n") >= 10, 60)
+            for _ in range(2):
+                self.kill(own)
+            gate.touch()
+            ended = [worker.communicate(timeout=package.TIMEOUT_S) for worker in workers]
+            self.assertEqual([worker.returncode for worker in workers], [0, 0], ended)
+            self.assertEqual(len({re.search(r"digest (\w{64})", out)[1] for out, _ in ended}), 1, ended)
+            own.finish()
+            self.assertFalse(own._where.exists())
+        self.assertEqual(said, [f"the coordinator was ended by SIGKILL; restarting it ({left} left), the workers keep their parameters"
+                                for left in ("2 restarts", "1 restart")])
+
+    def test_it_is_started_again_three_times(self):
+        said = []
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("lockstep._own.say", said.append):
+            own = OwnCoordinator(str(pathlib.Path(folder, "run")), workers=1)
+            for _ in range(4):
+                self.assertFalse(own.has_ended())
+                self.kill(own)
+            self.assertTrue(own.has_ended())
+            own.finish()
+        self.assertEqual([re.search(r"\((\d) restarts? left\)", line)[1] for line in said], ["2", "1", "0"])
+
+    def test_one_that_is_told_to_end_is_not_started_again(self):
+        said = []
+        with unittest.mock.patch("lockstep._own.say", said.append):
+            own = OwnCoordinator(None, workers=1)
+            own.interrupt()
+            own._process.kill()
+            own.finish()
+        self.assertEqual(said, [])
+
     def test_a_run_directory_that_cannot_be_looked_at_is_one_line(self):
         for resume in (True, "auto", False):
             with self.subTest(resume), tempfile.TemporaryDirectory() as folder, self.assertRaises(UsageError) as refused:
