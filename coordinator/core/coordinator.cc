@@ -394,6 +394,7 @@ void Coordinator::BeginTraining() {
              "exchange.connections = {} does not apply: UCX chooses its connections itself",
              connections);
   }
+  NoteBrokenLinks();
   ChooseState();
   for (const Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
@@ -401,6 +402,22 @@ void Coordinator::BeginTraining() {
   }
   if (!job_.resumed() && job_.agreed().own_parameters) initial_broadcast_.Begin();
   StartRounds();
+}
+
+// As if both ends had reported the break now: the rounds do without such a link, and it is tried
+// again.
+void Coordinator::NoteBrokenLinks() {
+  for (const Formation::Broken& pair : formation_.BrokenPairs()) {
+    for (const auto& [from, to] : {std::pair(pair.a, pair.b), std::pair(pair.b, pair.a)}) {
+      Member* member = job_.members.Find(from);
+      LOCKSTEP_CHECK(member != nullptr, "a link of somebody who is gone is broken");
+      const msg::Unreachable report{to, pair.error};
+      for (const lockstep::Status& status :
+           {rounds_.OnUnreachable(*member, report), relinking_.OnUnreachable(*member, report)}) {
+        LOCKSTEP_CHECK(status.ok(), "{}", status.error().message);
+      }
+    }
+  }
 }
 
 // Of the newest entry nobody may be left who holds it: then it is an older one, whose rounds are

@@ -97,6 +97,7 @@ class Coordinator {
   // is decided until it is, for a bounded time. Without anybody the job fails.
   bool AwaitsLevel();
   void BeginTraining();
+  void NoteBrokenLinks();
   void StartRounds();
   // Chooses the state from which the job continues, where an earlier coordinator has left a
   // journal.

@@ -184,9 +184,12 @@ bool Formation::ConcludeTry() {
   for (Member* member : participants) {
     if (!answered_[member->id.worker.value]) silent.push_back(member);
   }
-  // With the last transport it goes on without unreached workers, which all have to name.
+  // With the last transport it goes on without unreached workers, which all have to name. A job
+  // that goes on with its workers lives with such pairs.
   const bool last = transports_.size() == 1;
-  if (!unreached_.empty() && !(last && participants.size() > LeastOf(participants.size()))) {
+  const bool goes_on = last && !job_->start.journal.empty();
+  if (!unreached_.empty() && !goes_on &&
+      !(last && participants.size() > LeastOf(participants.size()))) {
     Failed(Unreached(unreached_.begin()->first));
     return false;
   }
@@ -209,13 +212,32 @@ bool Formation::ConcludeTry() {
       if (first == nullptr) first = a;
     }
   }
-  if (first == nullptr) return true;
+  if (first == nullptr || goes_on) return true;
   if (last) {
     LeaveOut(participants, std::move(missed));
   } else {
     Failed(Unreached(first->id.worker));
   }
   return false;
+}
+
+std::vector<Formation::Broken> Formation::BrokenPairs() const {
+  std::vector<Broken> pairs;
+  const std::vector<Member*> participants = Participants();
+  for (const Member* a : participants) {
+    for (const Member* b : participants) {
+      if (!(a->id < b->id) || ReachEachOther(*a, *b)) continue;
+      std::string why = fmt::format("no connection over {}", job_->transport());
+      for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
+        const auto said = unreached_.find(one->id.worker);
+        if (said != unreached_.end() && said->second.peer == other->id.worker) {
+          why = said->second.error;
+        }
+      }
+      pairs.push_back({a->id, b->id, std::move(why)});
+    }
+  }
+  return pairs;
 }
 
 // The members that go on without the others are more than half: of two workers neither trains alone

@@ -6,6 +6,9 @@
 // job.min_workers and more than half are left, else the job fails. In: members that become ready or
 // are lost, Reached, time. Out: Form orders, the job's phase and transport, evictions of who does
 // not answer or is not reached, the job's failure with the pair that cannot connect.
+//
+// A job that goes on with the workers of an earlier coordinator begins although some pairs do not
+// reach each other: the rounds avoid these links (BrokenPairs).
 #pragma once
 
 #include <cstdint>
@@ -25,8 +28,15 @@ class Formation {
 
   Status OnReached(Member& from, const msg::Reached& message);
   void OnOut(const MemberId& member);
-  // True when all that form reach each other: the job can begin with them.
+  // True when all that form reach each other, or the job goes on without some links: it can begin.
   bool Advance();
+  // After that: the links that the job begins without; of each the lower id comes first.
+  struct Broken {
+    MemberId a;
+    MemberId b;
+    std::string error;
+  };
+  std::vector<Broken> BrokenPairs() const;
   Time NextDeadline() const;
   void CheckInvariants() const;
   // Names the workers that are waited for, until the job has begun.

@@ -151,6 +151,30 @@ class Namespaces(ClusterTest):
             before = len(job.rounds())
             job.wait_for_rounds(before + 20)
 
+    def test_a_coordinator_takes_over_while_a_link_is_cut(self):
+        # Two workers do not reach each other, and the next coordinator goes on as the one before did: worker 2 owns what all need.
+        with Network() as network, Job(3, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",
+                                       prefix=network.prefix("lsc"), exchange__transport="tcp", liveness__timeout="4s") as job:
+            secret = self.secret(job)
+            job.coordinator_args += ["--secret-file", secret]
+            job.start_coordinator()
+            for index, host in enumerate(("lsa", "lsb", "lsc")):
+                job.start_worker(index, "--secret-file", secret, prefix=network.prefix(host))
+            job.wait_for_rounds(10)
+            network.part("lsa", "lsb")
+            process = job.processes["coordinator"]
+            process.kill()
+            process.wait()
+            job.listen = job.address
+            job.start_coordinator("--reattach")
+            since = len(job.rounds())
+            job.wait_for_rounds(since + 20, 120)
+            log = job.log("coordinator")
+            self.assertRegex(log, r"worker [01] cannot reach worker [01]: ")
+            self.assertIn("whose parameters 3 workers held", log)
+            self.assertNotIn(" is out: ", log)
+            self.assertEqual({c["worker"] for line in job.rounds()[since + 1:] for c in line["contributors"]}, {0, 1, 2})
+
     def test_changes_from_another_host_prove_the_secret(self):
         with Network() as network, Job(1, {"job.rounds": 100000, "emulate.unit_time": "5ms"}, listen="10.77.0.1:0",
                                        prefix=network.prefix("lsc")) as job:

@@ -112,6 +112,11 @@ INSTANTIATE_TEST_SUITE_P(
              "--faults --seed 8606 --fault crash@0.274242s:0 "
              "--fault control-out@CatchUp_from_1:0,for=0.010s "
              "--fault crash@CatchUp_from_1+0.005s:1"},
+        // The next coordinator took it for a pair that never reached each other, and ended the job.
+        Case{"ALinkIsCutWhileACoordinatorTakesOver",
+             "--faults --seed 16 --workers 2 --policy.name=full "
+             "--fault partition@0.3s:0-1,for=100s --fault cut-link@0.3s:0-1 "
+             "--fault crash-coordinator@0.6s,for=0.2s"},
         Case{"ALinkBreaksBetweenReachedAndTheFirstRound",
              "--faults --seed 11861 --fault one-way@1.168185s:0-4,for=2.936952s "
              "--fault resume@3.025101s,for=0.111057s --fault cut-link@3.859304s:4-1"},

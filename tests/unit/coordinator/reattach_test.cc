@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
+#include <vector>
+
 #include "coordinator/core/resume_rules.h"
 #include "tests/golden/story.h"
 
@@ -13,13 +16,15 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// What a job of two workers has noted with its first commits.
-std::vector<JournalEntry> JournalOf(int rounds) {
-  Story s("before", {.workers = 2, .min_workers = 2});
+// What a job of so many workers has noted with its first commits.
+std::vector<JournalEntry> JournalOf(int rounds, std::uint32_t workers = 2) {
+  Story s("before", {.workers = workers, .min_workers = workers});
   s.Begin();
+  std::vector<std::uint32_t> all(workers);
+  std::iota(all.begin(), all.end(), 0u);
   for (int round = 0; round < rounds; ++round) {
-    for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
-    s.AllPublishAndApply({0, 1});
+    for (std::uint32_t w : all) s.Sealed(w);
+    s.AllPublishAndApply(all);
   }
   EXPECT_EQ(s.journal().size(), static_cast<std::size_t>(rounds));
   return s.journal();
@@ -141,6 +146,60 @@ TEST(Reattach, WhoIsThereGoesOnAfterOneTimeOut) {
   s.Reached(0);
   EXPECT_THAT(s.text(), HasSubstr("worker 1 is not there after 10s (liveness.timeout)"));
   EXPECT_THAT(s.text(), HasSubstr("goes on from round 3"));
+}
+
+// That it reaches all others but this one.
+void ReachesAllBut(Story* s, std::uint32_t from, std::uint32_t missed, std::uint32_t formation) {
+  msg::Reached reached{formation, {}};
+  for (std::uint32_t w : {0u, 1u, 2u}) {
+    if (w == from || !s->IsConnected(w)) continue;
+    const bool there = w != missed;
+    reached.peers.push_back({s->Id(w), there, there ? "" : "timed out", false, "tcp", 1});
+  }
+  s->From(from, reached);
+}
+
+// The job would have gone on without that link, and so it does with the next coordinator.
+TEST(Reattach, ALinkIsCutWhileACoordinatorTakesOver) {
+  const auto journal = JournalOf(3, 3);
+  Story s("after", {.workers = 3, .min_workers = 3, .transport = "tcp", .journal = journal});
+  for (std::uint32_t w : {0u, 1u, 2u}) {
+    s.Hello(w);
+    s.ReadyWith(w, journal.back().held());
+  }
+  ReachesAllBut(&s, 0, 1, 1);
+  ReachesAllBut(&s, 1, 0, 1);
+  s.Reached(2);
+  ASSERT_FALSE(s.finished()) << s.text();
+  EXPECT_THAT(s.text(), HasSubstr("worker 0 cannot reach worker 1: timed out"));
+  EXPECT_THAT(s.text(), HasSubstr("goes on from round 3, whose parameters 3 workers held"));
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.Receipts(2, {0, 1, 2});
+  ASSERT_TRUE(s.HasCommit(0)) << s.text();
+  EXPECT_EQ(s.Commit(0).round, RoundId(3));
+  for (const OwnerShare& share : s.Commit(0).owners.owners) {
+    EXPECT_EQ(share.owner.worker, WorkerId(2));
+  }
+  s.Published(2);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Applied(w);
+  EXPECT_EQ(s.Status().members.size(), 3u);
+}
+
+// Of two that do not reach each other, the one with the higher id goes, as in a running job.
+TEST(Reattach, OfTwoWithoutALinkOneGoesOn) {
+  const auto journal = JournalOf(3);
+  Story s("after", {.workers = 2, .min_workers = 1, .transport = "tcp", .journal = journal});
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.ReadyWith(w, journal.back().held());
+  }
+  for (std::uint32_t w : {0u, 1u}) s.NeverReaches(w);
+  for (std::uint32_t w : {0u, 1u}) s.NotReached(w);
+  s.Wait(15);
+  EXPECT_FALSE(s.finished()) << s.text();
+  EXPECT_THAT(s.text(), HasSubstr("worker 1 is out: it and other workers cannot reach each other"));
+  s.Sealed(0);
+  EXPECT_TRUE(s.HasCommit(0)) << s.text();
 }
 
 }  // namespace
