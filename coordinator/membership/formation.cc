@@ -74,7 +74,7 @@ bool Formation::Advance() {
 void Formation::Gather() {
   const std::uint32_t ready = job_->members.Count(MemberState::kReady);
   const bool late = job_->now() >= join_deadline_;
-  const bool begins = job_->now() >= begin_deadline_;
+  const bool begins = late || (job_->now() >= begin_deadline_ && !AwaitsJoining(ready));
   if (ready == 0 || (ready < job_->members.slots() && !begins)) {
     if (late && ready == 0) job_->Fail(fmt::format("no worker joined in time: {}", Missing()));
     return;
@@ -103,6 +103,25 @@ void Formation::Gather() {
   job_->phase.Enter(Phase::kForming);
   ChooseTransports();
   if (!job_->failure()) Form();
+}
+
+// A worker that has connected is on its way: it may end its batch, or read its data.
+bool Formation::AwaitsJoining(std::uint32_t ready) {
+  std::string joining;
+  std::uint32_t count = 0;
+  for (const Member& member : job_->members.all()) {
+    if (!member.connected() || member.state != MemberState::kJoining || ++count > kNamed) continue;
+    joining += fmt::format("{}{}", joining.empty() ? "" : ", ", member.id.worker);
+  }
+  if (count > kNamed) joining += fmt::format(" and {} others", count - kNamed);
+  if (count > 0 && ready >= job_->min_workers() && !std::exchange(said_joining_, true)) {
+    job_->Log(LogLevel::kInfo,
+              "{} of {} workers are ready after {} (liveness.timeout); the job waits on for worker "
+              "{}, which has connected and is not ready, for at most {} (job.join_timeout) in all",
+              ready, job_->members.slots(), FormatDurationSeconds(Seconds(job_->timeout)), joining,
+              FormatDurationSeconds(job_->start.config.job.join_timeout_s));
+  }
+  return count > 0;
 }
 
 void Formation::ChooseTransports() {

@@ -44,6 +44,7 @@ class Formation {
 
  private:
   void Gather();
+  bool AwaitsJoining(std::uint32_t ready);  // says so, once
   void ChooseTransports();
   void Form();
   bool ConcludeTry();  // true: all reach each other
@@ -58,9 +59,11 @@ class Formation {
 
   Job* job_;
   Time join_deadline_ = kNever;  // from the first Advance on
-  // At this time the job starts with the ready workers, if they are enough. When a job continues
-  // with its workers, those that are there find it sooner than others could be started.
+  // At this time the job starts with the ready workers, if they are enough and nobody else has
+  // connected. When a job continues with its workers, those that are there find it sooner than
+  // others could be started.
   Time begin_deadline_ = kNever;
+  bool said_joining_ = false;
   // Still to be tried, the first one now; not empty while the job forms, unless it has failed.
   std::vector<std::string> transports_;
   // The try that is under way; each begins with nothing of the one before. Exactly its participants

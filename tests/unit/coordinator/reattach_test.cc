@@ -148,6 +148,43 @@ TEST(Reattach, WhoIsThereGoesOnAfterOneTimeOut) {
   EXPECT_THAT(s.text(), HasSubstr("goes on from round 3"));
 }
 
+// Worker 1 is there, and reads its data.
+TEST(Reattach, WhoHasConnectedIsWaitedFor) {
+  const auto journal = JournalOf(3);
+  Story s("after", {.workers = 2, .min_workers = 1, .transport = "tcp", .journal = journal});
+  s.Hello(0);
+  s.ReadyWith(0, journal.back().held());
+  s.Hello(1);
+  for (int i = 0; i < 15; ++i) {
+    s.Wait(2);
+    for (std::uint32_t w : {0u, 1u}) s.Pong(w);
+  }
+  EXPECT_THAT(s.text(),
+              HasSubstr("1 of 2 workers are ready after 10s (liveness.timeout); the job "
+                        "waits on for worker 1, which has connected and is not ready, for "
+                        "at most 60s (job.join_timeout) in all"));
+  EXPECT_THAT(s.text(), Not(HasSubstr("the job starts with")));
+  s.ReadyWith(1, journal.back().held());
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("goes on from round 3, whose parameters 2 workers held"));
+}
+
+TEST(Reattach, WhoHasConnectedAndIsNeverReadyIsNotWaitedForLonger) {
+  const auto journal = JournalOf(3);
+  Story s("after", {.workers = 2, .min_workers = 1, .transport = "tcp", .journal = journal});
+  s.Hello(0);
+  s.ReadyWith(0, journal.back().held());
+  s.Hello(1);
+  for (int i = 0; i < 31; ++i) {
+    s.Wait(2);
+    for (std::uint32_t w : {0u, 1u}) s.Pong(w);
+  }
+  EXPECT_THAT(s.text(), HasSubstr("the job starts with 1 of 2 workers: worker 1 is not ready after "
+                                  "60s (job.join_timeout)"));
+  s.Reached(0);
+  EXPECT_THAT(s.text(), HasSubstr("goes on from round 3, whose parameters 1 worker held"));
+}
+
 // That it reaches all others but this one.
 void ReachesAllBut(Story* s, std::uint32_t from, std::uint32_t missed, std::uint32_t formation) {
   msg::Reached reached{formation, {}};
