@@ -115,11 +115,12 @@ bool Formation::AwaitsJoining(std::uint32_t ready) {
   }
   if (count > kNamed) joining += fmt::format(" and {} others", count - kNamed);
   if (count > 0 && ready >= job_->min_workers() && !std::exchange(said_joining_, true)) {
-    job_->Log(LogLevel::kInfo,
-              "{} of {} workers are ready after {} (liveness.timeout); the job waits on for worker "
-              "{}, which has connected and is not ready, for at most {} (job.join_timeout) in all",
-              ready, job_->members.slots(), FormatDurationSeconds(Seconds(job_->timeout)), joining,
-              FormatDurationSeconds(job_->start.config.job.join_timeout_s));
+    job_->Log(
+        LogLevel::kInfo,
+        "{} of {} workers are ready after {} (liveness.timeout). The job waits on for worker {}, "
+        "which has connected and is not ready, for at most {} (job.join_timeout) in all",
+        ready, job_->members.slots(), FormatDurationSeconds(Seconds(job_->timeout)), joining,
+        FormatDurationSeconds(job_->start.config.job.join_timeout_s));
   }
   return count > 0;
 }

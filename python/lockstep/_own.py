@@ -64,8 +64,8 @@ class OwnCoordinator:
     """Runs until the job's end or `stop`. Its records go to `run_dir`; None: a folder that is removed afterwards. `secret_file`: of
     the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one.
 
-    A coordinator that is killed is started again, three times at most: the workers keep their parameters and find it at the address
-    of the one before, and its journal in the run directory tells it where the job is.
+    A coordinator that is killed is started again, three times at most. The workers keep their parameters and find it at the address
+    of the one before. Its journal in the run directory tells it where the job is.
 
     To the kernel the parent that a process ends with is a thread, and the one that has called job.prepare may end long before the
     job. So one thread starts the coordinators and stays as long as there is one."""
@@ -162,7 +162,7 @@ class OwnCoordinator:
         return process
 
     def _next_after(self, gone: "subprocess.Popen[bytes]") -> "subprocess.Popen[bytes] | None":
-        """What takes over from a coordinator that was killed; None: it has ended by itself, or nobody wants another one."""
+        """Starts another one in place of a coordinator that was killed. None: it has ended by itself, or nobody wants another."""
         with self._changing:
             status = gone.returncode
             if status >= 0 or not self.address or self._interrupted or self._over.is_set():

@@ -222,8 +222,8 @@ class Passes:
             return
         self._told_late = True
         _errors.say(
-            f"this worker was behind when epoch {work.epoch} ended, and copied newer parameters: after its pass the model has those of "
-            "a later epoch. This may happen in later passes too; job.evaluate sees the parameters of the epoch's end"
+            f"this worker was behind when epoch {work.epoch} ended, and copied newer parameters: after its pass the model has "
+            "those of a later epoch. This may happen in later passes too; job.evaluate sees the parameters of the epoch's end"
         )
 
     # --- what the session wants

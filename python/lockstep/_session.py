@@ -92,9 +92,9 @@ class Kind(enum.IntEnum):
     UPDATE = 4
     """Change `update` by `gradient`, then `update_done`."""
     EPOCH_END = 5
-    """Only with `Job.epoch_ends`: `epoch`, and those before it, have ended. The parameters after its last round stay until `next` is
-    called again. It comes before any work of the next epoch, also to a worker that had no units at the epoch's end. `round` is the
-    first one of a later epoch. The last epoch ends with END."""
+    """Only with `Job.epoch_ends`: `epoch`, and those before it, have ended. The parameters after its last round stay until `next`
+    is called again. It comes before any work of the next epoch, also to a worker that had no units at the epoch's end. `round` is
+    the first one of a later epoch. The last epoch ends with END."""
 
 
 class Reduction(enum.IntEnum):

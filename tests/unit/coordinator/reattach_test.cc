@@ -160,7 +160,7 @@ TEST(Reattach, WhoHasConnectedIsWaitedFor) {
     for (std::uint32_t w : {0u, 1u}) s.Pong(w);
   }
   EXPECT_THAT(s.text(),
-              HasSubstr("1 of 2 workers are ready after 10s (liveness.timeout); the job "
+              HasSubstr("1 of 2 workers are ready after 10s (liveness.timeout). The job "
                         "waits on for worker 1, which has connected and is not ready, for "
                         "at most 60s (job.join_timeout) in all"));
   EXPECT_THAT(s.text(), Not(HasSubstr("the job starts with")));

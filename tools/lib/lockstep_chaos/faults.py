@@ -61,7 +61,7 @@ class Faults:
             self._answered(happened, asked)
 
     def quiet_since(self):
-        """When the last fault began, or was to end: what is not undone later is the job's to live with. None: one is still under way."""
+        """The time at which the last fault began, or was to end. The job lives with faults that are not undone later. None: one is still on."""
         now = time.monotonic()
         if any(one.ended is None and one.until > now for one in self.happened):
             return None

@@ -1,4 +1,4 @@
-"""What must hold of a job that has ended, by its run directory, its logs and its exit status. Each function returns lines, one for each
+"""Checks a job that has ended, by its run directory, its logs and its exit status. Each function returns lines, one for each
 thing that is wrong.
 """
 

@@ -1,4 +1,4 @@
-"""What a job must not leave behind: processes, temporary files, shared memory, network namespaces and mounts."""
+"""Looks for things that a job must not leave behind: processes, temporary files, shared memory, network namespaces and mounts."""
 
 import os
 from pathlib import Path

@@ -30,7 +30,7 @@ class Hosts(namespaces.Network):
         return {self.address(host): self.hosts[host] for host in self.job_hosts()}
 
     def lose(self, sender, receiver):
-        """What the one sends to the other is lost from now on."""
+        """Loses everything that the one sends to the other from now on."""
         self.inside(self.hosts[sender], "ip", "neigh", "replace", self.address(receiver), "lladdr", NOWHERE, "dev", "eth0", "nud", "permanent")
 
     def restore(self, sender, receiver):

@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 
 def abilities(chosen):
-    """What this machine can do of torch, hosts, disk and ucx. Says what it cannot, and what is left out for that."""
+    """The abilities of this machine, of torch, hosts, disk and ucx. Says which it lacks, and what is left out for that."""
     able = set()
     torch = subprocess.run([chosen.python, "-c", "import torch, lockstep"], capture_output=True, check=False,
                            env={"PYTHONPATH": str(chosen.top / "python"), "LOCKSTEP_BUILD_DIR": str(chosen.build_dir), "PATH": "/usr/bin:/bin"})

@@ -14,11 +14,11 @@ PROGRAMS = ("lockstep-coordinator", "lockstep-worker")
 
 def parse():
     parser = Parser(prog="chaos", allow_abbrev=False, description="Run random jobs of the real programs under random faults, and check from outside "
-                    "that they lose nothing: each sample counts once, all workers have the same parameters, nothing is left behind.",
+                    "that they lose nothing. Each sample counts once, all workers have the same parameters, and nothing is left behind.",
                     epilog="Status 0: every job did as documented; 1: one did not, and its folder is kept; 2: wrong usage. "
                     "Faults of links and disks need root, and PyTorch jobs an interpreter with torch; what cannot be done is said and left out.")
     parser.add_argument("--minutes", type=finite, default=10.0, metavar="N", help="start jobs for so long; the last one still ends (default: 10)")
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="what the jobs and their faults are drawn from (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="draw the jobs and their faults from this seed (default: 1)")
     parser.add_argument("--job", type=int, metavar="K", help="run only this job of the seed: a failed one prints this command")
     parser.add_argument("--without", default="", metavar="KIND,...", help=f"leave out these kinds of faults, of {', '.join(KINDS)}")
     parser.add_argument("--out", default="runs", metavar="DIR", help="folder in which failed jobs are kept, as chaos-SEED-JOB (default: runs)")

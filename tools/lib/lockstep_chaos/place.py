@@ -132,8 +132,8 @@ class Place:
         return ["ip", "netns", "exec", name] if name else []
 
     def workers_cut_off(self, *hosts):
-        """The numbers of the workers on these hosts, as the launcher places them, but not those beside the coordinator on the first host: a
-        link is no reason to lose them."""
+        """The numbers of the workers on these hosts, as the launcher places them. Those beside the coordinator, on the first host, are left out:
+        a link is no reason to lose them."""
         found, first = set(), 0
         for number, (host, count) in enumerate(zip(self.hosts.job_hosts(), self.plan.hosts)):
             if host in hosts and number > 0:

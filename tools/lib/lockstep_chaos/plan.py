@@ -1,5 +1,5 @@
-"""Draws a job and its schedule of faults from a seed. The draw depends on the seed and the job's number alone: what this machine cannot do
-is left out afterwards, so the rest of a schedule is the same everywhere.
+"""Draws a job and its schedule of faults from a seed. The draw depends on the seed and the job's number alone. Things that this machine
+cannot do are left out afterwards, so the rest of a schedule is the same everywhere.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class Plan:
 
 
 def draw(seed, number, able, without=()):
-    """`able`: what this machine can do, of torch, hosts, disk and ucx. `without`: kinds of faults to leave out."""
+    """`able`: the abilities of this machine, of torch, hosts, disk and ucx. `without`: kinds of faults to leave out."""
     draws = random.Random(f"lockstep chaos {seed} {number}")
     torch = draws.random() < 0.35
     workers = draws.randint(2, 4) if torch else draws.randint(2, 6)

@@ -1,7 +1,7 @@
 """The training script of the PyTorch jobs of tools/chaos. usage: torch_script.py SAMPLES BATCH EPOCHS FOLDER
 
-A byte or more in the FIFO hold-WORKER of FOLDER is a number of seconds: a thread of this process keeps Python's lock for so long, in a call
-that does not release it. At the end the script prints the SHA-256 of the model's parameters.
+A number in the FIFO hold-WORKER of FOLDER stands for seconds. A thread of this process keeps Python's lock for so long, in a call that does
+not release it. At the end the script prints the SHA-256 of the model's parameters.
 """
 
 import ctypes
