@@ -480,6 +480,7 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     job.faults.insert(job.faults.end(), first.begin(), first.end());
   }
   std::ranges::stable_sort(job.faults, {}, &Fault::at);
+  job.cluster.validates = !job.faults.empty();
   job.faults_until = draw.mix.until;
   return job;
 }

@@ -496,13 +496,12 @@ void StepWorker::Do(const action::EvaluateChunk& a) {
   });
 }
 
-// Mostly it goes on at once. Now and then it validates for longer than rounds last.
 void StepWorker::Do(const action::EpochEnd& a) {
   LOCKSTEP_CHECK(!in_run_, "an epoch's end within a run");
   between_epochs_ = true;
   cluster_->counts["epoch end"]++;
   if (a.late) cluster_->counts["epoch end, late"]++;
-  const bool validates = host_->random().NextBelow(4) == 0;
+  const bool validates = cluster_->options.validates && host_->random().NextBelow(4) == 0;
   const Duration takes =
       validates ? std::chrono::milliseconds(1 + host_->random().NextBelow(500)) : Shortly();
   host_->After(takes, [this] {

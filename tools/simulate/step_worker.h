@@ -45,6 +45,7 @@ class Cluster {
     double measured_gb_per_second = 0;  // in the workers' reports of their paths; 0: none
     bool own_parameters = false;        // msg::Ready::own_parameters
     bool weighed = false;               // runs count for DivisorOf, not for their samples
+    bool validates = false;             // some programs take longer between epochs than rounds last
   };
   using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
 
