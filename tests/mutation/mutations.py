@@ -154,7 +154,7 @@ MUTATIONS = [
     Mutation(
         "parameters change while a unit reads them",
         "worker/core/replicated_updates.cc",
-        "    if (!parameters_.level() || parameters_.update() || own_.UsesParameters() ||\n",
+        "    if (!parameters_.level() || parameters_.update() || InUse() ||\n",
         "    if (!parameters_.level() || parameters_.update() ||\n",
         WORKER,
     ),
