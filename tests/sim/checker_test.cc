@@ -306,7 +306,7 @@ TEST_F(CheckerTest, SeesACheckpointOfAnotherStanding) {
   EXPECT_NE(failure(right, false).find("not asked for"), std::string::npos);
   coordinator::JobState wrong = right;
   wrong.sampler = {12, Epoch(0), {}};
-  EXPECT_NE(failure(wrong).find("of epoch 0 are left"), std::string::npos) << failure(wrong);
+  EXPECT_NE(failure(wrong).find("of epoch 0 left"), std::string::npos) << failure(wrong);
   wrong = right;
   wrong.totals.samples_counted = 11;
   EXPECT_NE(failure(wrong).find("11 samples"), std::string::npos) << failure(wrong);
