@@ -158,6 +158,7 @@ struct CheckpointSection {
   std::uint32_t every_epochs = 1;  // 0: only at the end
   double every_s = 600;            // 0: not by time
   std::uint32_t keep = 2;          // how many of the newest stay
+  bool rescue = true;              // by the workers, when no coordinator takes over
 };
 
 struct JournalSection {

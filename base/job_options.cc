@@ -357,6 +357,9 @@ void DeclareRest(OptionTable& table, JobConfig* config) {
   table.Add("checkpoint.every", &config->checkpoint.every_s, DurationSeconds(0, 30 * kDay),
             "After the first round that is committed so long after the last checkpoint was begun; "
             "0s: not by time");
+  table.Add("checkpoint.rescue", &config->checkpoint.rescue, TrueOrFalse(),
+            "Where no coordinator takes over within job.coordinator_timeout, let a worker that "
+            "reaches the run directory save its parameters there, for --resume");
   table.Group("[journal]", "the record from which the next coordinator continues (--reattach)");
   table.Add("journal.sync", &config->journal.sync, TrueOrFalse(),
             "Bring each commit's entry to the disk before anybody hears of the commit. Then even a "

@@ -250,6 +250,9 @@ struct Welcome {
   std::int64_t age_ns = 0;         // of the job when this was sent; slow-downs count from it
   // The id of the run directory: it is the same for each coordinator that continues the job.
   std::string run_id = {};
+  // The run directory, as a path on the coordinator's host. A worker that reaches it there saves
+  // its parameters in it when no coordinator takes over. Empty: there is none.
+  std::string run_dir = {};
   bool operator==(const Welcome&) const = default;
 };
 

@@ -38,7 +38,8 @@ struct StartParameters {
   // Go on from the newest of these that a worker holds, and from `resume` where none is held; by
   // ascending round. The records of their rounds are there.
   std::vector<JournalEntry> journal = {};
-  std::string run_id = {};  // see msg::Welcome
+  std::string run_id = {};   // see msg::Welcome
+  std::string run_dir = {};  // the same
   // Of a job that is resumed, what its records say last: it stands until there is something newer.
   std::optional<double> train_loss;
   std::vector<Metric> metrics;

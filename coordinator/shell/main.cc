@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/program_options.h"
 #include "coordinator/journal/journal.h"
+#include "coordinator/journal/rescue.h"
 #include "coordinator/shell/policy_loader.h"
 #include "coordinator/shell/server.h"
 #include "policies/registry.h"
@@ -38,6 +39,8 @@ constexpr int kStatusInterrupted = 130;
 constexpr const char* kHttpAddress = "http.address";
 constexpr const char* kJobId = "job.id";
 constexpr const char* kSecretPath = "secret.path";
+// The launcher has said so that no other coordinator follows.
+constexpr const char* kGone = "coordinator.gone";
 
 int Fail(const Error& error) {
   std::fprintf(stderr, "lockstep-coordinator: %s\n", error.message.c_str());
@@ -292,6 +295,10 @@ int Main(const std::vector<std::string>& arguments) {
   RunDirectory::Kept kept;
   JournalFile::Contents journal;
   if (options.resume) {
+    const Rescue rescue = AdoptRescue(**directory, options.job.checkpoint.keep);
+    if (!rescue.line.empty()) {
+      spdlog::log(rescue.used ? spdlog::level::info : spdlog::level::warn, "{}", rescue.line);
+    }
     auto resumed = ReadForResume(**directory, checkpoints, options.reattach);
     if (!resumed) return Fail(resumed.error());
     loaded = std::move(resumed->checkpoint);
@@ -314,6 +321,7 @@ int Main(const std::vector<std::string>& arguments) {
   if (journal.run_id.empty()) journal.run_id = Hex(RandomBytes(8));
   journal.term = *term;
   parameters.run_id = journal.run_id;
+  parameters.run_dir = std::filesystem::absolute(options.run_dir).string();
   const std::string config_text = parameters.config_text;
   const std::string job_id = parameters.job_id;
   auto core = Coordinator::Make(std::move(parameters));
@@ -359,7 +367,7 @@ int Main(const std::vector<std::string>& arguments) {
         options.http ? ", and change it over --http" : "");
   }
   // The file's name, not what it holds: by which tools on this machine find it.
-  Remove(**directory, {kHttpAddress, kJobId, kSecretPath});
+  Remove(**directory, {kHttpAddress, kJobId, kSecretPath, kGone});
   if (!options.secret_file.empty()) {
     const std::string name = std::filesystem::absolute(options.secret_file).string();
     if (Status written = (*directory)->WriteFile(kSecretPath, name + "\n"); !written.ok())

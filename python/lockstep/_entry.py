@@ -56,7 +56,7 @@ class Entry:
         _session.log("worker" if self.wanted is None else f"worker {self.wanted}", self.log_level)
         if self.coordinator is None:
             if self.run_dir is None:  # nobody could read them
-                settings = {"checkpoint.every_epochs": "0"} | settings
+                settings = {"checkpoint.every_epochs": "0", "checkpoint.rescue": "false"} | settings
             if self._meeting is not None:
                 self.coordinator, self.secret_file, self._own = self._meeting.coordinator(self.run_dir, self.resume)
             else:

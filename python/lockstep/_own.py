@@ -41,8 +41,10 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def _lacks_checkpoint(run_dir: Path) -> str:
-    """Why there is none to go on from; empty: there is one."""
+    """Why there is none to go on from; empty: there is one, or workers have saved what the coordinator makes one of."""
     try:
+        if "rescue.safetensors" in os.listdir(run_dir):
+            return ""
         if any(map(_CHECKPOINT.fullmatch, os.listdir(run_dir / "checkpoints"))):
             return ""
     except (FileNotFoundError, NotADirectoryError):
@@ -168,6 +170,7 @@ class OwnCoordinator:
             if status >= 0 or not self.address or self._interrupted or self._over.is_set():
                 return None
             if self._restarts == 0:
+                (self._where / "coordinator.gone").touch()  # workers look for it no longer
                 return None
             self._restarts -= 1
             left = self._restarts

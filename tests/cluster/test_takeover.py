@@ -198,5 +198,123 @@ class Takeover(ClusterTest):
             check_epochs(self, job.rounds(), 2048)
 
 
+class Rescue(ClusterTest):
+    """Nobody takes over: a worker saves what it has, and the job goes on from that."""
+
+    SAVED = r"the parameters before round (\d+) are saved in \S*/rescue\.safetensors, by (this worker|worker \d)"
+
+    def saved(self, job, names):
+        """The round before which each worker says that the parameters are saved; one has done it."""
+        found = [re.search(self.SAVED, job.log(name)) for name in names]
+        self.assertTrue(all(found), [job.log(name) for name in names])
+        self.assertTrue(any(one[2] == "this worker" for one in found))
+        return max(int(one[1]) for one in found)
+
+    def lose_coordinator(self, job):
+        job.start()
+        job.wait_for_rounds(20)
+        kill(job)
+        for worker in range(job.workers):
+            self.assertEqual(job.wait(f"worker{worker}"), 1)
+            self.assertIn("start the job again with --resume", job.log(f"worker{worker}"))
+
+    def resume(self, job):
+        job.start_coordinator("--resume")
+        for worker in range(job.workers):
+            job.start_worker(worker)
+        return job.finish()
+
+    def test_what_workers_have_saved_costs_no_round_and_no_bit(self):
+        options = {"job__rounds": 60, "optimizer__momentum": 0.9, "job__coordinator_timeout": "1s"}
+        with Job(3, PACED, **options) as quiet:
+            wanted = quiet.start().finish()
+        with Job(3, PACED, **options) as job:
+            self.lose_coordinator(job)
+            round_ = self.saved(job, [f"worker{worker}" for worker in range(3)])
+            summary = self.resume(job)
+            self.assertIn(f"has saved are the checkpoint after round {round_ - 1} now", job.log("coordinator"))
+            self.assertFalse((job.run_dir / "rescue.safetensors").exists())
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(60)))
+            check_epochs(self, job.rounds(), 2048)
+        self.assertEqual(summary["samples_counted"], wanted["samples_counted"])
+        self.assertEqual(summary["params_digest"], wanted["params_digest"])
+
+    def test_a_coordinator_that_comes_later_goes_on_from_it(self):
+        with Job(2, PACED, job__rounds=60, job__coordinator_timeout="0s") as job:
+            self.lose_coordinator(job)
+            round_ = self.saved(job, ["worker0", "worker1"])
+            take_over(job)
+            for worker in range(2):
+                job.start_worker(worker)
+            job.finish()
+            self.assertIn(f"it goes on from its checkpoint after round {round_ - 1}", job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_a_damaged_file_is_left_alone(self):
+        with Job(2, PACED, job__rounds=60, checkpoint__every_rounds=10, job__coordinator_timeout="1s") as job:
+            self.lose_coordinator(job)
+            path = job.run_dir / "rescue.safetensors"
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+            self.resume(job)
+            self.assertRegex(job.log("coordinator"), r"warning \S*/rescue\.safetensors: its values are not those that were written: .* are not used")
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_on_a_full_disk_it_is_the_last_checkpoint(self):
+        # As if the disk were full behind the logs.
+        with Job(2, PACED, job__rounds=60, checkpoint__every_rounds=10, job__coordinator_timeout="1s", model__widths="512",
+                 exchange__mapping="off") as job:
+            job.start_coordinator()
+            for worker in range(2):
+                job.start_worker(worker, prefix=["prlimit", "--fsize=60000"])
+            job.wait_for_rounds(20)
+            kill(job)
+            for worker in range(2):
+                self.assertEqual(job.wait(f"worker{worker}"), 1)
+                self.assertRegex(job.log(f"worker{worker}"),
+                                 r"this worker saves nothing \(\S*/rescue\.safetensors\.partial: cannot be written: File too large\); to go on, ")
+            self.assertEqual([path.name for path in job.run_dir.glob("rescue.safetensors*")], [])
+            self.resume(job)
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_where_state_is_sharded_it_is_said_that_nothing_is_saved(self):
+        with Job(2, PACED, job__rounds=ENDLESS, optimizer__replicas=1, optimizer__momentum=0.9, job__coordinator_timeout="1s") as job:
+            self.lose_coordinator(job)
+            for worker in range(2):
+                self.assertIn("no worker holds all of the optimizer's state, so nothing is saved", job.log(f"worker{worker}"))
+
+    def test_who_is_told_to_end_while_it_looks_saves_first(self):
+        with Job(1, PACED, job__rounds=ENDLESS, job__coordinator_timeout="60s") as job:
+            job.start()
+            job.wait_for_rounds(10)
+            kill(job)
+            wait_for("its search", lambda: "looks for the next coordinator" in job.log("worker0"))
+            job.processes["worker0"].send_signal(signal.SIGTERM)
+            self.assertEqual(job.wait("worker0"), 1)
+            self.saved(job, ["worker0"])
+
+    def test_the_launcher_says_that_nobody_comes(self):
+        with Job(3, PACED, job__rounds=60) as job:
+            def launch(name, *arguments):
+                return job._start(name, [TOOLS / "launch", "-n", "3", "--config", job.config, "--run-dir", job.run_dir, "--build-dir", BIN, *arguments])
+            launched = launch("launch", "--restart-coordinator", "0")
+            job.processes["coordinator"] = launched  # what wait_for_rounds looks at
+            job.wait_for_rounds(20)
+            children = pathlib.Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text().split()
+            names = {int(pid): pathlib.Path(f"/proc/{pid}/comm").read_text() for pid in children}
+            (pid,) = (pid for pid, name in names.items() if name.startswith("lockstep-coord"))
+            os.kill(pid, signal.SIGKILL)
+            self.assertEqual(launched.wait(60 * PATIENCE), 128 + signal.SIGKILL)
+            log = job.log("launch")
+            self.assertEqual(len(re.findall("lockstep-worker: .*; its launcher starts no other one; the parameters before round", log)), 3, log)
+            self.assertNotIn("not end", log)
+            self.assertEqual(launch("again", "--resume").wait(90 * PATIENCE), 0, job.log("again"))
+            self.assertIn("has saved are the checkpoint after round", job.log("again"))
+            self.assertFalse((job.run_dir / "coordinator.gone").exists())
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(60)))
+            check_epochs(self, job.rounds(), 2048)
+
+
 if __name__ == "__main__":
     main()

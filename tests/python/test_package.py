@@ -180,7 +180,7 @@ class OwnTest(harness.ClusterTest):
         self.assertEqual(said, [f"the coordinator was ended by SIGKILL; restarting it ({left} left), the workers keep their parameters"
                                 for left in ("2 restarts", "1 restart")])
 
-    def test_it_is_started_again_three_times(self):
+    def test_it_is_started_again_three_times_and_then_workers_are_told(self):
         said = []
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("lockstep._own.say", said.append):
             own = OwnCoordinator(str(pathlib.Path(folder, "run")), workers=1)
@@ -188,6 +188,7 @@ class OwnTest(harness.ClusterTest):
                 self.assertFalse(own.has_ended())
                 self.kill(own)
             self.assertTrue(own.has_ended())
+            self.assertTrue(pathlib.Path(folder, "run", "coordinator.gone").exists())
             own.finish()
         self.assertEqual([re.search(r"\((\d) restarts? left\)", line)[1] for line in said], ["2", "1", "0"])
 

@@ -109,7 +109,8 @@ void Validate(const Metric& m, Checks& checks) {
 // --- to a worker
 
 void Fields(auto& f, Of<msg::Welcome> auto& m) {
-  f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns, Text(m.run_id));
+  f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns, Text(m.run_id),
+    Text(m.run_dir));
 }
 void Validate(const msg::Welcome& m, Checks& checks) {
   checks.Require(m.job_key.size() == kJobKeyBytes, "a job key of the wrong length");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "base/ini.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "worker/compute/compute.h"
 #include "worker/runtime/contribution.h"
 #include "worker/runtime/control_link.h"
 #include "worker/runtime/coordinator_inbox.h"
@@ -21,12 +23,17 @@
 #include "worker/runtime/data_plane.h"
 #include "worker/runtime/join.h"
 #include "worker/runtime/pacer.h"
+#include "worker/runtime/rescue.h"
 #include "worker/runtime/run_samples.h"
 #include "worker/runtime/run_watch.h"
 #include "worker/runtime/session_parts.h"
 
 namespace lockstep::worker {
 namespace {
+
+constexpr const char* kNothingToSave =
+    "; with optimizer.replicas no worker holds all of the optimizer's state, so nothing is saved: "
+    "to go on from the newest checkpoint, start the job again with --resume";
 
 // How much of the contributions was final before the end of their last runs.
 struct Early {
@@ -136,10 +143,15 @@ class SessionImpl final : public Session {
         {.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
          .on_gone =
              [this](std::string reason) {
+               gone_ = true;
+               if (config_.optimizer.Shards(welcome_.workers) > 0) reason += kNothingToSave;
                plane_->Post(event::CoordinatorGone{std::move(reason)});
              }});
     std::lock_guard lock(leaving_);
-    if (std::exchange(leave_untold_, false)) channel_->link->Send(msg::Leave{leave_reason_});
+    if (std::exchange(leave_untold_, false)) {
+      channel_->link->Send(msg::Leave{leave_reason_});
+      compute_.End({.reason = leave_reason_, .left = true});
+    }
     return {};
   }
 
@@ -283,6 +295,10 @@ class SessionImpl final : public Session {
     std::lock_guard lock(leaving_);
     if (std::exchange(interrupted_, true)) return;  // the first reason is what it leaves for
     leave_reason_ = reason;
+    if (gone_ && searches_) {
+      leave_untold_ = true;  // the compute thread saves what there is first
+      return;
+    }
     const bool begun =
         channel_->inbox.IfPassing([&] { plane_->Post(event::LeaveAsked{leave_reason_}); });
     if (begun) return;
@@ -334,25 +350,73 @@ class SessionImpl final : public Session {
 
   // True: there is something else to do than to look once more.
   bool LookForCoordinator(const std::string& lost) {
-    if (!search_) {
-      search_.emplace(options_, welcome_, CoordinatorPatience(config_), lost, compute_,
-                      RunInHand());
+    const Duration patience = CoordinatorPatience(config_);
+    if (!search_ && patience > Duration{}) {
+      search_.emplace(options_, welcome_, patience, lost, compute_, RunInHand());
     }
-    const Result<bool> found = search_->Look();
-    if (!found) {
-      compute_.End({.reason = found.error().message,
-                    .failed = true,
-                    .not_final = "the coordinator was lost"});
-      return true;
-    }
-    if (!*found) return false;
+    const Error none{ErrorCode::kUnavailable, lost};
+    const Result<bool> found = search_ ? search_->Look() : Result<bool>(none);
+    const std::string why_not = found && !*found ? WhyNobodyComes() : std::string();
+    if (found && !*found && why_not.empty()) return false;
+    if (!found) given_up_ = found.error().message;
+    if (!why_not.empty()) given_up_ = lost + "; " + why_not;
     compute_.ExpectDetached();
     plane_->Post(event::CoordinatorFound{});
     return true;
   }
 
+  // Before the time is over; empty: somebody may come.
+  std::string WhyNobodyComes() {
+    std::lock_guard lock(leaving_);
+    if (interrupted_) return leave_reason_;
+    return NobodyComes(welcome_.run_dir) ? "its launcher starts no other one" : "";
+  }
+
+  // No coordinator took over, and the core of the one before has said its last word.
+  void SaveAndEnd(const action::Detached& detached) {
+    channel_->inbox.Stop();
+    plane_.reset();
+    {
+      std::lock_guard lock(leaving_);
+      leave_untold_ = false;
+    }
+    search_.reset();
+    const std::string saved = Save(detached);
+    compute_.End({.reason = fmt::format("{}; {}", *std::exchange(given_up_, std::nullopt), saved),
+                  .failed = true,
+                  .not_final = "the coordinator was lost"});
+  }
+
+  std::string Save(const action::Detached& detached) {
+    constexpr const char* kGoOn = "to go on, start the job again with --resume";
+    const auto nothing = [&](const std::string& why) {
+      return fmt::format("this worker saves nothing ({}); {}", why, kGoOn);
+    };
+    if (!config_.checkpoint.rescue) return nothing("checkpoint.rescue is off");
+    if (!detached.held) return nothing(detached.lack);
+    if (detached.held->next == RoundId(0)) return nothing("no round was committed");
+    RescueState state{.run_dir = welcome_.run_dir,
+                      .run_id = welcome_.run_id,
+                      .worker = self().worker,
+                      .held = *detached.held,
+                      .parameters = parts_->description.parameter_count,
+                      .tensors = {parts_->buffers->parameters()},
+                      .state_names = parts_->optimizer->state_names(),
+                      .memory = &parts_->buffers->memory()};
+    for (std::uint32_t t = 1; t <= parts_->state_tensors(); ++t) {
+      state.tensors.push_back(parts_->buffers->At({BufferKind::kState, t, {}}));
+    }
+    try {
+      const auto saved = SaveRescue(state);
+      return saved ? fmt::format("{}; {}", *saved, kGoOn) : nothing(saved.error().message);
+    } catch (const DeviceError& error) {
+      return nothing(error.what());
+    }
+  }
+
   // The core of the coordinator before has said its last word.
   void GoOnWith(const action::Detached& detached) {
+    if (given_up_) return SaveAndEnd(detached);
     CoordinatorSearch::Found next = search_->Take();
     search_.reset();
     spdlog::info(
@@ -368,6 +432,7 @@ class SessionImpl final : public Session {
       before = std::exchange(channel_, std::move(next.channel));
     }
     before.reset();
+    gone_ = false;
     compute_.Reset();
     parts_->buffers->ForgetRegions();
     parts_->buffers->ForgetSnapshots();
@@ -406,8 +471,9 @@ class SessionImpl final : public Session {
     DataPlane::Setup setup = SetupOf(config_, welcome_, options_, *parts_);
     setup.data_host =
         options_.data_host.empty() ? channel_->link->local_address() : options_.data_host;
-    setup.core.reattaches = CoordinatorPatience(config_) > Duration{} &&
-                            config_.optimizer.Shards(welcome_.workers) == 0;
+    searches_ = (CoordinatorPatience(config_) > Duration{} || config_.checkpoint.rescue) &&
+                config_.optimizer.Shards(welcome_.workers) == 0;
+    setup.core.reattaches = searches_;
     setup.unfit = [this](const std::string& reason) {
       // The reason first: once this worker's connections end, others report that it is not reached.
       channel_->link->Send(msg::Leave{reason}, Guarded([this, reason] {
@@ -661,7 +727,10 @@ class SessionImpl final : public Session {
   std::unique_ptr<Pacer> pacer_;
   // Another one takes its place where the coordinator is gone (GoOnWith).
   std::unique_ptr<CoordinatorChannel> channel_ = std::make_unique<CoordinatorChannel>(compute_);
+  std::atomic<bool> gone_{false};            // the coordinator is, or its connection
+  bool searches_ = false;                    // set before it may be gone
   std::optional<CoordinatorSearch> search_;  // while the coordinator is gone
+  std::optional<std::string> given_up_;      // the search, and why
   std::unique_ptr<DataPlane> plane_;
   std::mutex leaving_;  // guards the next three
   bool interrupted_ = false;

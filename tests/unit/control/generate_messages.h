@@ -198,8 +198,8 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
   static_assert(std::variant_size_v<msg::ToWorker> == 22);
   switch (kind) {
     case 0:
-      return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
-                          AnyText(),       Any<std::uint32_t>(), AnyTime(), AnyText()};
+      return msg::Welcome{Any<MemberId>(),      Any<Term>(), AnyText(), SomeBytes(32), AnyText(),
+                          Any<std::uint32_t>(), AnyTime(),   AnyText(), AnyText()};
     case 1:
       return msg::Refuse{AnyText(), Any<bool>()};
     case 2:

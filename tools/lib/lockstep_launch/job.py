@@ -13,6 +13,8 @@ from lockstep_launch.processes import Process, describe
 from lockstep_launch.screen import Screen
 
 ADDRESS_FILE = "coordinator.address"  # the coordinator writes HOST:PORT there once it listens
+GONE_FILE = "coordinator.gone"  # tells workers that reach the run directory that no other coordinator comes
+PARTIAL_FILE = "rescue.safetensors.partial"  # a worker writes its parameters there
 TRY_AGAIN = 3  # a worker's status: the coordinator has no place for it now
 
 
@@ -320,11 +322,12 @@ class Job:
     def _end_workers(self):
         """The coordinator is gone: the workers must end, by themselves or otherwise."""
         over = time.monotonic()
+        self._tell_nobody_comes()
         for process in self.workers.values():
             process.signal(signal.SIGCONT)  # a stopped process could neither hear of it nor end
         said = False
         while alive := [number for number, process in self.workers.items() if process.poll() is None]:
-            patience = {number: self._patience(self.slots[number]) for number in alive}
+            patience = {number: self._patience(self.slots[number], time.monotonic() - over) for number in alive}
             waited_for = [number for number in alive if patience[number] is None]
             if waited_for and not said and time.monotonic() - over >= times.AFTER_S:
                 said = True
@@ -340,13 +343,25 @@ class Job:
             if process.poll() != 0 and self.stops == 0:
                 self.say(f"worker {number} {describe(process.poll())}")
 
-    def _patience(self, slot):
+    def _tell_nobody_comes(self):
+        """The workers of a killed coordinator look for the next one, and save their parameters once they know that there is none."""
+        killed = self.coordinator.poll() < 0 and self.address is not None and self.stops == 0 and self.status is None
+        if not killed or not self.workers or self.options.elsewhere:  # where the run directory is on another host, SIGTERM tells them
+            return
+        try:
+            (Path(self.options.run_dir) / GONE_FILE).touch()
+        except OSError as error:
+            self.say(f"{GONE_FILE} cannot be written: {error.strerror}")
+
+    def _patience(self, slot, since_end):
         """How long after the job's end this worker's process may run, in seconds; None: for ever."""
         completed = self.coordinator.poll() == 0
         if self.stops > 0 and completed:
             return 0.0
         if self.status is not None or self.coordinator.poll() == BAD_USAGE or slot.came_too_late:
             return times.GIVEN_UP_S  # it may still be looking for the coordinator
+        if since_end < times.SAVING_S and (Path(self.options.run_dir) / PARTIAL_FILE).exists():
+            return min(since_end + times.WORKERS_END_S, times.SAVING_S)
         # After a completed job, a program may have much to do with its model, and nobody else knows how much.
         return None if self.options.program and completed and not slot.put_out else times.WORKERS_END_S
 

@@ -10,6 +10,7 @@ SETTLE_S = 0.02  # an unfinished line is progress if nothing follows for so long
 
 # Until workers end by themselves:
 WORKERS_END_S = 15.0  # once the coordinator has ended, or has evicted them
+SAVING_S = 300.0  # while one of them saves its parameters, as no other coordinator comes
 GIVEN_UP_S = 2.0  # in a failed job
 TERM_S = 5.0  # after SIGTERM, before SIGKILL
 AFTER_S = 5.0  # after a job that has completed, before a line says that the launcher waits for their programs
