@@ -33,6 +33,12 @@ constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 // The most replicas of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
+bool IsAtEnd(const JobState& state, const JobSection& job) {
+  const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
+  return (job.rounds > 0 && state.next_round.value >= job.rounds) ||
+         (epochs > 0 && state.sampler.epoch.value >= epochs);
+}
+
 }  // namespace
 
 // All that a config can be wrong about is said here, before anybody connects.
@@ -68,9 +74,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   if (const std::optional<JobState> newest = NewestState(parameters)) {
     const JobState& state = *newest;
     if (lockstep::Status may = CheckResume(state, parameters.config); !may) return may.error();
-    const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
-    if ((job.rounds > 0 && state.next_round.value >= job.rounds) ||
-        (epochs > 0 && state.sampler.epoch.value >= epochs)) {
+    if (IsAtEnd(state, job)) {
       return invalid(
           fmt::format("the checkpoint is at the job's end (round {}, epoch {}): there is "
                       "nothing to resume",
@@ -170,6 +174,7 @@ void Coordinator::AdvanceAll() {
     TakeOut();
     if (job_.phase() == Phase::kFinished) return;
     if (!job_.failure() && AwaitsLevel()) return;
+    if (job_.phase() == Phase::kFinished) return;
     if (job_.failure()) return ending_.Finish(JobOutcome::kFailed, *job_.failure());
     if (formation_.Advance()) BeginTraining();
     if (job_.phase() == Phase::kTraining && !rounds_.begun()) StartRounds();
@@ -326,6 +331,12 @@ bool Coordinator::AwaitsLevel() {
     nobody_live_since_.reset();
     return false;
   }
+  if (left_over_it_ && MayHandOver()) {
+    ending_.HandOver(fmt::format("the coordinator itself stood still for {:.1f} s, and its workers "
+                                 "look for the next one",
+                                 Seconds(overslept_)));
+    return false;
+  }
   const std::string resume = job_.ResumeText();
   job_.Fail(left_over_it_
                 ? fmt::format("no worker holds the parameters any more: the coordinator itself "
@@ -336,6 +347,16 @@ bool Coordinator::AwaitsLevel() {
                 : fmt::format("no worker holds the parameters any more; missing: {}{}",
                               MissingWorkers(job_), resume));
   return false;
+}
+
+// The workers have kept what they held, and the journal says what that is.
+bool Coordinator::MayHandOver() const {
+  const JobConfig& config = job_.start.config;
+  // No entry tells of the last commit.
+  const CommittedRound* last = rounds_.committed();
+  if (last != nullptr && noted_ && noted_->state.next_round <= last->round()) return false;
+  return config.job.coordinator_timeout_s != 0 && config.optimizer.Shards(job_.start.workers) == 0 &&
+         !stopping_ && noted_ && !IsAtEnd(noted_->state, config.job);
 }
 
 // Its slot is freed before the parts hear of it, so that no part counts it any more.
@@ -537,8 +558,13 @@ void Coordinator::OnDisconnected(const Disconnected& event) {
 // A connection is a stranger's until its Hello was accepted. A message that cannot be right ends
 // it: its sender is broken or hostile, and costs the job one worker at most.
 void Coordinator::OnReceived(Received event) {
-  if (admission_.Waits(event.connection))
+  if (admission_.Waits(event.connection)) {
+    if (job_.now() < overslept_until_ && rounds_.begun() && MayHandOver()) {
+      return admission_.PutOff(event.connection,
+                               "the coordinator itself stood still, and looks who has left");
+    }
     return admission_.OnFirst(event.connection, event.message);
+  }
   Member* member = job_.members.Find(event.connection);
   if (member == nullptr || member->leaving) return;
   member->last_heard = job_.now();

@@ -96,6 +96,7 @@ class Coordinator {
   // Nobody is live, but somebody that copied may be level and not have been heard yet: then nothing
   // is decided until it is, for a bounded time. Without anybody the job fails.
   bool AwaitsLevel();
+  bool MayHandOver() const;
   void BeginTraining();
   void NoteBrokenLinks();
   void StartRounds();

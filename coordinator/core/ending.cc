@@ -159,6 +159,11 @@ bool Ending::Agree(std::string* digest, std::vector<WorkerId>* differ) const {
   return digests_.empty() || !digest->empty();
 }
 
+void Ending::HandOver(const std::string& reason) {
+  finishing_ = true;
+  Finish(JobOutcome::kHandedOver, reason);
+}
+
 // May be called at once and from any phase: running work is given up, and the result says so.
 void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   if (job_->phase() == Phase::kFinished) return;

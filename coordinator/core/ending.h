@@ -40,6 +40,8 @@ class Ending {
 
   // Now, without waiting for anybody.
   void Finish(JobOutcome outcome, const std::string& reason);
+  // The same, but nobody is told: the job goes on with the next coordinator.
+  void HandOver(const std::string& reason);
 
  private:
   void AskForCheckpoint();

@@ -10,6 +10,8 @@ std::string_view Name(JobOutcome outcome) {
       return "interrupted";
     case JobOutcome::kFailed:
       return "failed";
+    case JobOutcome::kHandedOver:
+      return "handed over";
   }
   return "";
 }

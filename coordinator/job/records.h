@@ -113,7 +113,9 @@ struct EvaluationRecord {
   double accuracy = 0;  // 0..1
 };
 
-enum class JobOutcome : std::uint8_t { kCompleted, kInterrupted, kFailed };
+// kHandedOver: this coordinator has ended, and the job has not. Its workers have left it while it
+// stood still, and look for the next one.
+enum class JobOutcome : std::uint8_t { kCompleted, kInterrupted, kFailed, kHandedOver };
 std::string_view Name(JobOutcome outcome);
 
 struct PathRecord {

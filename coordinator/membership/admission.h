@@ -25,6 +25,10 @@ class Admission {
   void OnDisconnected(ConnectionId connection) { strangers_.erase(connection); }
   // The first message of a connection.
   void OnFirst(ConnectionId connection, const msg::FromWorker& message);
+  // Who is put off may come again a little later.
+  void PutOff(ConnectionId connection, std::string reason) {
+    Refuse(connection, std::move(reason), true);
+  }
   Status OnReady(Member& from, const msg::Ready& message);
   // Closes connections that say nothing.
   void Tick();

@@ -117,7 +117,11 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     answer_ = std::move(*answer);
   } else if (auto* finished = std::get_if<JobFinished>(&action)) {
     progress_.Clear();
-    WriteResult(std::move(finished->result));
+    if (finished->result.outcome == JobOutcome::kHandedOver && io_error_.empty()) {
+      result_ = std::move(finished->result);  // the next coordinator writes the summary
+    } else {
+      WriteResult(std::move(finished->result));
+    }
     ports_.finished();
   }
 }

@@ -215,12 +215,34 @@ int Report(const ActionRunner& runner) {
     case JobOutcome::kInterrupted:
       return kStatusInterrupted;
     case JobOutcome::kFailed:
+    case JobOutcome::kHandedOver:
       break;
   }
   return kStatusFailed;
 }
 
-int Main(const std::vector<std::string>& arguments) {
+// The arguments of the coordinator that goes on with the job at the same addresses.
+std::vector<std::string> ArgumentsOfNext(const std::vector<std::string>& arguments,
+                                         const std::string& listen,
+                                         const std::optional<std::string>& http) {
+  std::vector<std::string> next;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (name == "--resume" || name == "--reattach") continue;
+    if (name != "--listen" && name != "--http") {
+      next.push_back(arguments[i]);
+    } else if (name == arguments[i]) {
+      ++i;  // its value
+    }
+  }
+  next.push_back("--listen=" + listen);
+  if (http) next.push_back("--http=" + *http);
+  next.push_back("--reattach");
+  return next;
+}
+
+// Leaves in `next` what the coordinator that goes on with the job is to be started with.
+int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* next) {
   OutliveFailedWrites();
   auto parsed = ParseCoordinatorOptions(arguments);
   if (!parsed) return Fail(parsed.error());
@@ -379,6 +401,8 @@ int Main(const std::vector<std::string>& arguments) {
       return Fail(written.error());
   }
   const bool secret = !options.secret_file.empty();
+  std::vector<std::string> if_handed_over =
+      ArgumentsOfNext(arguments, (*server)->address(), (*server)->http_address());
   spdlog::info(
       "open to others: control {}, for {}{}", (*server)->address(),
       secret ? "workers that prove the secret" : "anybody on this host",
@@ -391,7 +415,21 @@ int Main(const std::vector<std::string>& arguments) {
                                           std::move(resume), std::move(ports));
   });
   if ((*directory)->Held().ok()) Remove(**directory, {kHttpAddress, kJobId});
+  if (const JobResult& result = runner->result(); result.outcome == JobOutcome::kHandedOver) {
+    spdlog::warn("{}: this coordinator starts again as that one (--reattach)", result.reason);
+    *next = std::move(if_handed_over);
+    return kStatusFailed;
+  }
   return Report(*runner);
+}
+
+int Main(std::vector<std::string> arguments) {
+  for (;;) {
+    std::vector<std::string> next;
+    const int status = RunOne(arguments, &next);
+    if (next.empty()) return status;
+    arguments = std::move(next);
+  }
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ class Ending(ClusterTest):
                 self.check_all_have_the_last(job)
 
     def test_a_coordinator_that_stood_still_blames_nobody_for_leaving(self):
-        with Job(2, job__rounds=100000, emulate__unit_time="2ms", liveness__timeout="1s", checkpoint__every_rounds=5) as job:
+        with Job(2, job__rounds=100000, emulate__unit_time="2ms", liveness__timeout="1s", checkpoint__every_rounds=5,
+                 job__coordinator_timeout="0s") as job:
             job.start()
             job.wait_for_rounds(12)
             job.processes["coordinator"].send_signal(signal.SIGSTOP)

@@ -198,6 +198,33 @@ class Takeover(ClusterTest):
             check_epochs(self, job.rounds(), 2048)
 
 
+class StoodStill(ClusterTest):
+    """The coordinator is stopped for longer than workers wait for it."""
+
+    def test_it_takes_over_from_itself(self):
+        options = {"job__rounds": 60, "optimizer__momentum": 0.9, "liveness__timeout": "1s", "job__coordinator_timeout": "60s"}
+        with Job(3, PACED, **options) as quiet:
+            wanted = quiet.start().finish()
+        with Job(3, PACED, **options) as job:
+            job.start()
+            address = job.address
+            for times in (1, 2):
+                job.wait_for_rounds(15 * times)
+                job.processes["coordinator"].send_signal(signal.SIGSTOP)
+                for worker in range(3):
+                    wait_for("its search", lambda w=worker, n=times: job.log(f"worker{w}").count("looks for the next coordinator") == n)
+                job.processes["coordinator"].send_signal(signal.SIGCONT)
+                wait_for("the takeover", lambda n=times: job.log("coordinator").count("whose parameters 3 workers held") == n)
+            summary = job.finish()
+            self.assertEqual((job.run_dir / "coordinator.address").read_text().strip(), address)
+            self.assertRegex(job.log("coordinator"), r"the coordinator itself stood still for [\d.]+ s, and its workers look for the next one: "
+                             r"this coordinator starts again as that one \(--reattach\)")
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(60)))
+            check_epochs(self, job.rounds(), 2048)
+        self.assertEqual(summary["samples_counted"], wanted["samples_counted"])
+        self.assertEqual(summary["params_digest"], wanted["params_digest"])
+
+
 class Rescue(ClusterTest):
     """Nobody takes over: a worker saves what it has, and the job goes on from that."""
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/check.h"
 #include "tools/simulate/process.h"
 
 namespace lockstep::simulate {
@@ -73,6 +74,13 @@ void Simulation::CoordinatorDeaths::DieAlone(Duration length) {
     process->LoseCoordinator(process->LoseConnection(simulation_->random_.NextBelow(2) == 0));
   }
   simulation_->queue_.After(length, [this] { TakeOver(); });
+}
+
+// The coordinator that carries out its last action is replaced behind it.
+void Simulation::CoordinatorDeaths::HandOver() {
+  LOCKSTEP_CHECK(!down_ && !journal_.empty() && !last_commit_,
+                 "a coordinator hands over what nobody can go on with");
+  simulation_->queue_.After(Duration{}, [this] { DieAlone(Duration{}); });
 }
 
 void Simulation::CoordinatorDeaths::TakeOver() {

@@ -36,6 +36,8 @@ class Simulation::CoordinatorDeaths {
   void EndJob(Duration length);
   // The next coordinator takes over `length` later.
   void DieAlone(Duration length);
+  // The coordinator has ended itself for the next one, which takes over at once.
+  void HandOver();
 
  private:
   void Resume();

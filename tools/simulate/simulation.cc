@@ -354,7 +354,11 @@ void Simulation::CarryOut(coordinator::Action& action) {
   } else if (auto* save = std::get_if<coordinator::SaveCheckpoint>(&action)) {
     Save(*save);
   } else if (auto* finished = std::get_if<coordinator::JobFinished>(&action)) {
-    result_ = std::move(finished->result);
+    if (finished->result.outcome == coordinator::JobOutcome::kHandedOver) {
+      deaths_->HandOver();
+    } else {
+      result_ = std::move(finished->result);
+    }
   }
 }
 

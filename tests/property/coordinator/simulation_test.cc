@@ -64,6 +64,8 @@ StartParameters Parameters(const Scenario& scenario) {
   start.config.job.min_workers = scenario.min_workers;
   start.config.policy = scenario.policy;
   start.config.liveness.timeout_s = 2;
+  // Records go on without a step back: no coordinator takes over. The fault seeds have that.
+  start.config.job.coordinator_timeout_s = 0;
   start.config.checkpoint.every_epochs = 1;
   start.plugin = MakeStirring;
   start.job_id = "job";

@@ -197,6 +197,35 @@ void ReachesAllBut(Story* s, std::uint32_t from, std::uint32_t missed, std::uint
 }
 
 // The job would have gone on without that link, and so it does with the next coordinator.
+// Workers that left a coordinator which stood still have kept what they held.
+TEST(Reattach, ACoordinatorThatAllHaveLeftHandsOver) {
+  Story s("left", {.workers = 2, .min_workers = 2});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1});
+  s.Stand(60);
+  s.Die(0);
+  // It would have no parameters to go on with under the same coordinator.
+  s.Hello(0);
+  EXPECT_THAT(s.text(), HasSubstr("the coordinator itself stood still, and looks who has left"));
+  s.Die(1);
+  s.Wait(0.1);
+  ASSERT_TRUE(s.finished());
+  EXPECT_THAT(s.text(), HasSubstr("handed over"));
+  EXPECT_THAT(s.text(), Not(HasSubstr("Finish")));
+}
+
+TEST(Reattach, NothingIsHandedOverThatWasNeverCommitted) {
+  Story s("left", {.workers = 2, .min_workers = 2});
+  s.Begin();
+  s.Stand(60);
+  for (std::uint32_t w : {0u, 1u}) s.Die(w);
+  s.Wait(0.1);
+  ASSERT_TRUE(s.finished());
+  EXPECT_THAT(s.text(), HasSubstr("no worker holds the parameters any more: the coordinator "
+                                  "itself stood still for"));
+}
+
 TEST(Reattach, ALinkIsCutWhileACoordinatorTakesOver) {
   const auto journal = JournalOf(3, 3);
   Story s("after", {.workers = 3, .min_workers = 3, .transport = "tcp", .journal = journal});
