@@ -19,7 +19,7 @@ namespace lockstep {
 
 // The version of the control and data protocols together; a worker of another version is refused at
 // join.
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 // The longest that a worker may say it will be away (msg::Away).
 inline constexpr Duration kMostAbsence = std::chrono::hours(24);
 
@@ -253,6 +253,7 @@ struct Welcome {
   // The run directory, as a path on the coordinator's host. A worker that reaches it there saves
   // its parameters in it when no coordinator takes over. Empty: there is none.
   std::string run_dir = {};
+  std::vector<std::string> standbys = {};  // see Standbys
   bool operator==(const Welcome&) const = default;
 };
 
@@ -469,13 +470,55 @@ struct GiveParameters {
   bool operator==(const GiveParameters&) const = default;
 };
 
+// The most standbys that a worker is told of.
+inline constexpr std::size_t kMaxStandbys = 8;
+
+// The coordinators that follow this one and may take over, "HOST:PORT" each: all of them, in place
+// of those that were named before.
+struct Standbys {
+  std::vector<std::string> addresses;
+  bool operator==(const Standbys&) const = default;
+};
+
+// To a standby: the parts that it needs to take over, in their order. Records go only to a standby
+// with a folder of its own. With the journal it is complete. Then each new line follows as it is
+// written.
+struct Followed {
+  enum class Part : std::uint8_t {
+    kJob,          // JSON: "workers" and "config", the effective config as INI
+    kRounds,       // whole lines to append to rounds.jsonl
+    kEvaluations,  // likewise to evaluations.jsonl
+    kJournal,      // the journal so far, whole
+    kEntry,        // the next line of the journal
+    kWithout,      // the job goes on without this standby; the reason
+    kEnded,        // the job has ended: summary.json
+  };
+  std::uint64_t sequence = 0;  // of the messages to this standby, from 1 on
+  Part part = Part::kJob;
+  bool last = true;  // false: the text goes on in the next message, of the same part
+  std::string text;
+  bool operator==(const Followed&) const = default;
+};
+
 using ToWorker =
     std::variant<Welcome, Refuse, Form, MemberLeft, Start, Commit, Revoke, Assign, FenceRound,
                  NewOwners, FenceAttempt, Hedge, TakeSums, CatchUp, Evaluate, StateChunk, Finish,
-                 SetSlowdown, AskToLeave, Ping, Decide, GiveParameters>;
+                 SetSlowdown, AskToLeave, Ping, Decide, GiveParameters, Standbys, Followed>;
 
 // --- worker -> coordinator
 // -------------------------------------------------------------------------------------------
+
+// In a Hello that is no worker's.
+struct StandbyHello {
+  std::string address;  // where it listens, "HOST:PORT"
+  // It keeps its records in a folder of its own, so it is sent those so far.
+  bool own_folder = false;
+  // Set once it has taken over: its term, and its job. A coordinator of that job whose term is
+  // lower ends.
+  Term leads = {};
+  std::string run_id = {};
+  bool operator==(const StandbyHello&) const = default;
+};
 
 struct Hello {
   std::uint32_t protocol = kProtocolVersion;
@@ -488,6 +531,7 @@ struct Hello {
   // The settings of the job from the training program, as INI text; empty: none, as from the
   // built-in trainer.
   std::string settings = {};
+  std::optional<StandbyHello> standby = std::nullopt;
   bool operator==(const Hello&) const = default;
 };
 
@@ -761,11 +805,19 @@ struct Back {
   bool operator==(const Back&) const = default;
 };
 
+// Of a standby: it has all that it was sent up to this message.
+struct Noted {
+  std::uint64_t sequence = 0;
+  // Set when it takes over: the term in which it leads from now on.
+  Term leads = {};
+  bool operator==(const Noted&) const = default;
+};
+
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
                  Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite, Away,
-                 Back, Given>;
+                 Back, Given, Noted>;
 
 }  // namespace msg
 

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/ini.h"
 #include "base/slowdown_trace.h"
 
 namespace lockstep {
@@ -71,6 +72,37 @@ std::string TextAskedFor(std::span<const std::string> arguments, const OptionTab
   return "";
 }
 
+// One that a standby does not take: the code that it loads is for its own command line to name.
+bool IsJobOption(const std::string& argument) {
+  const std::string key = argument.substr(0, argument.find('='));
+  return key.starts_with("--") && key.find('.') != std::string::npos && key != "--policy.plugin";
+}
+
+// All that it needs to know of the job comes from the coordinator that it follows.
+Status CheckStandby(const CoordinatorOptions& options, const OptionTable& table,
+                    std::span<const std::string> arguments) {
+  if (!options.standby) {
+    return table.Given("follow") ? Invalid("--follow: is for a --standby") : Status();
+  }
+  if (!table.Given("follow")) return Invalid("--follow: required, as --follow 10.0.0.1:7070");
+  if (options.follow.port == 0) {
+    return Invalid("--follow: port 0 is for who listens; say the one that it got");
+  }
+  if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
+  for (const char* other : {"workers", "config", "resume", "reattach", "config-from-workers"}) {
+    if (table.Given(other)) {
+      return Invalid(fmt::format(
+          "--{}: not with --standby, which does as the coordinator that it follows", other));
+    }
+  }
+  const auto job = std::ranges::find_if(arguments, IsJobOption);
+  if (job == arguments.end()) return {};
+  return Invalid(
+      fmt::format("{}: not with --standby, which has the settings of the job from the "
+                  "coordinator that it follows",
+                  job->substr(0, job->find('='))));
+}
+
 Status CheckRequired(const CoordinatorOptions& options) {
   if (options.workers == 0) return Invalid("--workers: required, as --workers 4");
   if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
@@ -131,6 +163,39 @@ OptionType<HostPort> HostPortOption() {
   return type;
 }
 
+namespace {
+
+OptionType<LeaseAddress> LeaseOption() {
+  OptionType<LeaseAddress> type;
+  type.placeholder = std::string("LEASE");
+  type.form = std::string("etcd://HOST:2379/NAME");
+  type.parse = ParseLeaseAddress;
+  type.format = [](const LeaseAddress& value) { return ToString(value); };
+  return type;
+}
+
+}  // namespace
+
+Result<LeaseAddress> ParseLeaseAddress(std::string_view text) {
+  constexpr std::string_view kScheme = "etcd://";
+  constexpr std::size_t kMostName = 256;
+  const Error wrong = Invalid("expected etcd://HOST:2379/NAME");
+  if (!text.starts_with(kScheme)) return wrong;
+  text.remove_prefix(kScheme.size());
+  const std::size_t slash = text.find('/');
+  if (slash == std::string_view::npos) return wrong;
+  const auto etcd = ParseHostPort(text.substr(0, slash));
+  const std::string name(text.substr(slash + 1));
+  if (!etcd || etcd->port == 0 || name.empty() || name.size() > kMostName || !IsPrintable(name)) {
+    return wrong;
+  }
+  return LeaseAddress{*etcd, name};
+}
+
+std::string ToString(const LeaseAddress& lease) {
+  return fmt::format("etcd://{}/{}", ToString(lease.etcd), lease.name);
+}
+
 OptionType<SlowdownSpec> SlowdownOption() {
   OptionType<SlowdownSpec> type;
   type.placeholder = std::string("SPEC");
@@ -172,6 +237,14 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
                   "Continue the job of the run directory after its coordinator is gone, with the "
                   "parameters that its workers hold. If no worker holds them, continue from the "
                   "newest checkpoint; if no job was begun, start one");
+  table.AddSwitch("standby", &options.standby,
+                  "Follow the coordinator of a job, and take over from it when told to (SIGUSR1, "
+                  "tools/ctl takeover)");
+  table.Add("follow", &options.follow, HostPortOption(),
+            "Of a standby: where the coordinator listens; required for it");
+  table.Add("lease", &options.lease, Maybe(LeaseOption()),
+            "A key in etcd that decides which coordinator leads, the same for a coordinator and "
+            "its standby: the standby takes over when the other one has lost the lease");
   table.AddSwitch("config-from-workers", &options.config_from_workers,
                   "Settings that are missing from --config and the command line come from the "
                   "workers' training program. For programs with a Session of their own");
@@ -189,6 +262,8 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   if (Status read = table.ReadCommandLine(arguments); !read) return read.error();
   for (const SlowdownSpec& spec : checked_slowdowns) options.print += ToString(spec) + "\n";
   if (!options.print.empty()) return options;
+  if (Status checked = CheckStandby(options, table, arguments); !checked) return checked.error();
+  if (options.standby) return options;
   if (Status checked = CheckRequired(options); !checked) return checked.error();
   if (options.reattach && IsBegun(options.run_dir)) options.resume = true;
   std::string file = options.config_file;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/host_port.h"
@@ -24,6 +25,15 @@ OptionType<HostPort> HostPortOption();
 // It also reads a trace's file.
 OptionType<SlowdownSpec> SlowdownOption();
 
+// A key in etcd. The coordinator that holds it, with a lease, leads.
+struct LeaseAddress {
+  HostPort etcd;
+  std::string name;  // of the key
+  bool operator==(const LeaseAddress&) const = default;
+};
+Result<LeaseAddress> ParseLeaseAddress(std::string_view text);  // "etcd://HOST:2379/NAME"
+std::string ToString(const LeaseAddress& lease);
+
 struct CoordinatorOptions {
   HostPort listen{"127.0.0.1", 7070};
   std::uint32_t workers = 0;
@@ -32,6 +42,10 @@ struct CoordinatorOptions {
   std::optional<HostPort> http;
   bool resume = false;
   bool reattach = false;  // resume with the workers that are still there; without a job, start one
+  // Follows the coordinator at `follow`, and leads once it has taken over.
+  bool standby = false;
+  HostPort follow;
+  std::optional<LeaseAddress> lease;
   // Settings that are missing from the config file and the command line come from the training
   // programs.
   bool config_from_workers = false;

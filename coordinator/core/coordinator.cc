@@ -332,9 +332,10 @@ bool Coordinator::AwaitsLevel() {
     return false;
   }
   if (left_over_it_ && MayHandOver()) {
-    ending_.HandOver(fmt::format("the coordinator itself stood still for {:.1f} s, and its workers "
-                                 "look for the next one",
-                                 Seconds(overslept_)));
+    ending_.HandOver(
+        fmt::format("the coordinator itself stood still for {:.1f} s, and its workers "
+                    "look for the next one",
+                    Seconds(overslept_)));
     return false;
   }
   const std::string resume = job_.ResumeText();
@@ -355,8 +356,9 @@ bool Coordinator::MayHandOver() const {
   // No entry tells of the last commit.
   const CommittedRound* last = rounds_.committed();
   if (last != nullptr && noted_ && noted_->state.next_round <= last->round()) return false;
-  return config.job.coordinator_timeout_s != 0 && config.optimizer.Shards(job_.start.workers) == 0 &&
-         !stopping_ && noted_ && !IsAtEnd(noted_->state, config.job);
+  return config.job.coordinator_timeout_s != 0 &&
+         config.optimizer.Shards(job_.start.workers) == 0 && !stopping_ && noted_ &&
+         !IsAtEnd(noted_->state, config.job);
 }
 
 // Its slot is freed before the parts hear of it, so that no part counts it any more.
@@ -417,6 +419,7 @@ void Coordinator::BeginTraining() {
   }
   NoteBrokenLinks();
   ChooseState();
+  if (finished()) return;
   for (const Member& member : job_.members.all()) {
     if (!member.connected() || member.state != MemberState::kForming) continue;
     if (job_.resumed() && held_ == nullptr) streams_.Begin(member);
@@ -445,6 +448,13 @@ void Coordinator::NoteBrokenLinks() {
 // the last ones, or the checkpoint.
 void Coordinator::ChooseState() {
   if (!reattachment_.begun_before()) return;
+  if (const Member* beyond = job_.start.journal_followed ? reattachment_.Beyond() : nullptr) {
+    job_.phase.Enter(Phase::kFinished);
+    return job_.Emit(Abandon{fmt::format(
+        "worker {} holds the parameters before round {}, and the journal that this standby has "
+        "followed ends before round {}: it is not complete, so this coordinator does not lead",
+        beyond->id.worker, beyond->ready.held->next, job_.start.journal.back().state.next_round)});
+  }
   held_ = reattachment_.Choose();
   if (held_ == nullptr && !job_.start.resume) {
     return job_.Fail(
@@ -536,6 +546,7 @@ void Coordinator::Dispatch(Event event) {
                  [&](const PolicyRequested& e) { Reply(RequestPolicy(e.name)); },
                  [&](const DrainRequested& e) { Reply(draining_.Request(e.worker)); },
                  [&](const CheckpointSaved& e) { checkpointer_.OnSaved(e.round, e.error); },
+                 [&](StandbysChanged& e) { admission_.OnStandbys(std::move(e.addresses)); },
              },
              event);
 }
@@ -631,6 +642,9 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           [&](msg::HoldAnswer& m) { return rounds_.OnHoldAnswer(from, m); },
           [&](msg::Held& m) { return rounds_.OnHeld(from, m); },
           [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
+          [](msg::Noted&) -> Status {
+            return Error{ErrorCode::kInvalid, "answers as a standby does"};
+          },
       },
       message);
 }

@@ -21,6 +21,19 @@ const JournalEntry* Reattachment::Choose() {
   return chosen_;
 }
 
+const Member* Reattachment::Beyond() const {
+  const HeldParameters newest = job_->start.journal.back().held();
+  const auto newer = [&](const Member& member) {
+    const auto& held = member.ready.held;
+    if (!member.connected() || member.state != MemberState::kForming || !held) return false;
+    if (held->term != newest.term) return held->term > newest.term;
+    if (held->next != newest.next) return held->next > newest.next;
+    return held->attempt > newest.attempt;
+  };
+  const auto found = std::ranges::find_if(job_->members.all(), newer);
+  return found == job_->members.all().end() ? nullptr : &*found;
+}
+
 bool Reattachment::Holds(const Member& member) const {
   return chosen_ != nullptr && member.ready.held == chosen_->held();
 }

@@ -25,6 +25,9 @@ class Reattachment {
   bool begun_before() const { return !job_->start.journal.empty(); }
   // Of those that form: the newest entry that somebody holds. Once; null: nobody holds any.
   const JournalEntry* Choose();
+  // Of those that form: one that holds what is newer than all entries. So the standby that has
+  // followed the journal has missed some.
+  const Member* Beyond() const;
   // This one has what Choose has found.
   bool Holds(const Member& member) const;
   // That, and what it is worth, for people.

@@ -74,15 +74,20 @@ HttpAnswer HttpRequests::Answer(Time now, const HttpRequest& request) {
     return HttpError(421, "this host is not known by that name: ask for it by its address");
   }
   const std::string& target = request.target;
-  const bool is_change = target == "/slowdown" || target == "/policy" || target == "/drain";
+  const bool stands_by = handlers_.take_over != nullptr;
+  const bool is_change = stands_by
+                             ? target == "/takeover"
+                             : target == "/slowdown" || target == "/policy" || target == "/drain";
   if (is_change) {
     if (request.method != "POST") return HttpError(405, "POST it");
     return Change(now, request);
   }
   const bool has_nonces = proof_ && target == "/nonce";
   const std::string path = target.substr(0, target.find('?'));
-  const bool is_known = target == "/" || target == "/status" || target == "/metrics" ||
-                        path == "/rounds" || has_nonces;
+  const bool is_known =
+      target == "/status" || has_nonces ||
+      (!stands_by && (target == "/" || target == "/metrics" || path == "/rounds"));
+  if (!is_known && stands_by) return HttpError(404, "this is a standby: try /status, /takeover");
   if (!is_known)
     return HttpError(404, "try /, /status, /rounds, /metrics, /slowdown, /policy, /drain");
   if (request.method != "GET") return HttpError(405, "GET it");
@@ -120,9 +125,13 @@ HttpAnswer HttpRequests::Change(Time now, const HttpRequest& request) {
                                                   request.target, request.body);
     if (!proven) return HttpError(401, proven.error().message);
   }
-  Result<Event> event = EventOf(request.target, request.body);
-  if (!event) return HttpError(400, event.error().message);
-  const Result<std::string> done = handlers_.ask(*std::move(event));
+  const auto carry_out = [&]() -> Result<std::string> {
+    if (handlers_.take_over) return handlers_.take_over();
+    Result<Event> event = EventOf(request.target, request.body);
+    if (!event) return event.error();
+    return handlers_.ask(*std::move(event));
+  };
+  const Result<std::string> done = carry_out();
   if (!done) return HttpError(400, done.error().message);
   return {200, Dump({{"ok", true}, {"message", *done}})};
 }

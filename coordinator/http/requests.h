@@ -1,6 +1,6 @@
 // Answers HTTP requests: GET / (the live page), /status, /rounds, /metrics and /nonce, and the
-// changes POST /slowdown, POST /policy and POST /drain. No sockets. docs/reference/metrics.md
-// describes it for users.
+// changes POST /slowdown, POST /policy and POST /drain. A standby answers GET /status and POST
+// /takeover. No sockets. docs/reference/metrics.md describes it for users.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,8 @@ class HttpRequests {
     // JSON: closed rounds after that one; coordinator/record/recent_rounds.h.
     std::function<std::string(std::int64_t after)> rounds;
     std::function<Result<std::string>(Event event)> ask;  // a change
+    // Of a standby, which has this, `status` and nothing else: POST /takeover.
+    std::function<Result<std::string>()> take_over = nullptr;
   };
   // With `proof` every change has to prove the secret. `host_names`: of this host, beside
   // "localhost" and its addresses. A request for any other name is refused: it may come from a

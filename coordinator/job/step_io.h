@@ -40,6 +40,8 @@ struct StartParameters {
   std::vector<JournalEntry> journal = {};
   std::string run_id = {};   // see msg::Welcome
   std::string run_dir = {};  // the same
+  // A standby has followed it, so it may end before what workers hold.
+  bool journal_followed = false;
   // Of a job that is resumed, what its records say last: it stands until there is something newer.
   std::optional<double> train_loss;
   std::vector<Metric> metrics;
@@ -102,8 +104,14 @@ struct CheckpointSaved {
   std::string error;
 };
 
-using Event = std::variant<Connected, Disconnected, Received, TimerFired, StopRequested,
-                           SlowdownRequested, PolicyRequested, DrainRequested, CheckpointSaved>;
+// The coordinators that may take over from this one are now these; workers are told.
+struct StandbysChanged {
+  std::vector<std::string> addresses;  // at most msg::kMaxStandbys
+};
+
+using Event =
+    std::variant<Connected, Disconnected, Received, TimerFired, StopRequested, SlowdownRequested,
+                 PolicyRequested, DrainRequested, CheckpointSaved, StandbysChanged>;
 
 // --- actions
 
@@ -185,14 +193,20 @@ struct Answer {
   std::string text;
 };
 
+// The last action, of a coordinator that must not lead: it ends without a word to anybody, as if it
+// were killed.
+struct Abandon {
+  std::string reason;
+};
+
 // The last action. Write summary.json, let what was sent go out, end.
 struct JobFinished {
   JobResult result;
 };
 
-using Action =
-    std::variant<Send, Close, SetTimer, LogLine, Journal, CutRecords, RoundClosed, EvaluationDone,
-                 StreamState, CheckpointPiece, SaveCheckpoint, DropCheckpoint, Answer, JobFinished>;
+using Action = std::variant<Send, Close, SetTimer, LogLine, Journal, CutRecords, RoundClosed,
+                            EvaluationDone, StreamState, CheckpointPiece, SaveCheckpoint,
+                            DropCheckpoint, Answer, Abandon, JobFinished>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::coordinator

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -95,11 +96,39 @@ void Add(JournalEntry entry, std::vector<JournalEntry>* entries) {
   entries->push_back(std::move(entry));
 }
 
+bool ChecksumFits(std::string_view line) {
+  return line.size() > kChecksumLength && line[kChecksumLength] == ' ' &&
+         ChecksumOf(line.substr(kChecksumLength + 1)) == line.substr(0, kChecksumLength);
+}
+
 }  // namespace
 
+JournalReader::JournalReader(std::size_t most) : most_(most), lasting_(std::make_unique<Json>()) {}
+
+JournalReader::~JournalReader() = default;
+
+Status JournalReader::Take(std::string_view line) {
+  if (!ChecksumFits(line)) return Wrong("its checksum does not fit: it was changed or damaged");
+  const Json json = Json::parse(line.substr(kChecksumLength + 1), nullptr, false);
+  if (!json.is_object()) return Wrong("it is no JSON object");
+  if (!std::exchange(begun_, true)) {
+    try {
+      contents_.run_id = TextIn(json, "run_id");
+      contents_.term = TermIn(json);
+    } catch (const JsonRangeError& error) {
+      return Wrong(error.what());
+    }
+    return {};
+  }
+  auto entry = EntryFrom(json, lasting_.get());
+  if (!entry) return entry.error();
+  Add(*std::move(entry), &contents_.entries);
+  if (contents_.entries.size() > most_) contents_.entries.erase(contents_.entries.begin());
+  return {};
+}
+
 Result<JournalFile::Contents> JournalFile::Parse(std::string_view text) {
-  Contents contents;
-  Json lasting;
+  JournalReader reader(std::numeric_limits<std::size_t>::max());
   std::size_t number = 0;
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
@@ -107,32 +136,14 @@ Result<JournalFile::Contents> JournalFile::Parse(std::string_view text) {
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(end + 1);
     ++number;
-    const auto wrong = [&](std::string_view why) {
-      return Wrong(fmt::format("line {}: {}", number, why));
-    };
-    if (line.size() <= kChecksumLength || line[kChecksumLength] != ' ' ||
-        ChecksumOf(line.substr(kChecksumLength + 1)) != line.substr(0, kChecksumLength)) {
-      // A machine that stopped may have kept the length of a last line and not its bytes.
-      if (text.empty() && number > 1) break;
-      return wrong("its checksum does not fit: it was changed or damaged");
+    // A machine that stopped may have kept the length of a last line and not its bytes.
+    if (text.empty() && number > 1 && !ChecksumFits(line)) break;
+    if (Status taken = reader.Take(line); !taken) {
+      return Wrong(fmt::format("line {}: {}", number, taken.error().message));
     }
-    const Json json = Json::parse(line.substr(kChecksumLength + 1), nullptr, false);
-    if (!json.is_object()) return wrong("it is no JSON object");
-    if (number == 1) {
-      try {
-        contents.run_id = TextIn(json, "run_id");
-        contents.term = TermIn(json);
-      } catch (const JsonRangeError& error) {
-        return wrong(error.what());
-      }
-      continue;
-    }
-    auto entry = EntryFrom(json, &lasting);
-    if (!entry) return wrong(entry.error().message);
-    Add(*std::move(entry), &contents.entries);
   }
   if (number == 0) return Wrong("it has no first line");
-  return contents;
+  return reader.contents();
 }
 
 Result<JournalFile::Contents> JournalFile::Read(const std::filesystem::path& folder) {
@@ -179,9 +190,14 @@ std::string JournalFile::LineOf(const JournalEntry& entry, bool lasting) const {
   return WithChecksum(text);
 }
 
-Status JournalFile::WriteAnew() {
+std::string JournalFile::Text() const {
   std::string text = first_line_;
   for (const JournalEntry& entry : kept_) text += LineOf(entry, &entry == &kept_.front());
+  return text;
+}
+
+Status JournalFile::WriteAnew() {
+  const std::string text = Text();
   if (Status written = WriteWholeFile(path_, text); !written) return written;
   file_ = OwnedFd(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (file_.get() < 0) return IoError(path_, "cannot open");
@@ -194,7 +210,8 @@ Status JournalFile::Append(const JournalEntry& entry) {
   const bool first = kept_.empty();
   kept_.push_back(entry);
   if (kept_.size() > kKept) kept_.pop_front();
-  failed_ = bytes_ >= kMostBytes ? WriteAnew() : Write(LineOf(entry, first));
+  last_line_ = LineOf(entry, first);
+  failed_ = bytes_ >= kMostBytes ? WriteAnew() : Write(last_line_);
   return failed_;
 }
 

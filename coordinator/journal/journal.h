@@ -14,6 +14,7 @@
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,10 @@ class JournalFile {
   // An error stays: no further entry is taken.
   Status Append(const JournalEntry& entry);
 
+  // For a standby: the journal as it would be written anew, and the line of the last entry.
+  std::string Text() const;
+  const std::string& last_line() const { return last_line_; }
+
  private:
   JournalFile(std::filesystem::path path, std::string first_line, bool sync)
       : path_(std::move(path)), first_line_(std::move(first_line)), sync_(sync) {}
@@ -62,7 +67,27 @@ class JournalFile {
   OwnedFd file_;
   std::uint64_t bytes_ = 0;
   std::deque<JournalEntry> kept_;  // the last ones, at most kKept
+  std::string last_line_;
   Status failed_;
+};
+
+// Takes the lines of a journal as they come.
+class JournalReader {
+ public:
+  // Keeps the last `most` entries.
+  explicit JournalReader(std::size_t most);
+  ~JournalReader();
+
+  // Without the newline. kInvalid: this is no line of a journal, and the reader is of no use any
+  // more.
+  Status Take(std::string_view line);
+  const JournalFile::Contents& contents() const { return contents_; }
+
+ private:
+  const std::size_t most_;
+  bool begun_ = false;
+  std::unique_ptr<nlohmann::json> lasting_;  // of the entries so far
+  JournalFile::Contents contents_;
 };
 
 }  // namespace lockstep::coordinator

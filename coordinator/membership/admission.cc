@@ -264,8 +264,15 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
              msg::Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
                           job_->start.config_text, job_->start.workers,
                           (job_->now() + job_->stopped() - job_->start.started).count(),
-                          job_->start.run_id, job_->start.run_dir});
+                          job_->start.run_id, job_->start.run_dir, standbys_});
   job_->Ping(*member);
+}
+
+void Admission::OnStandbys(std::vector<std::string> addresses) {
+  standbys_ = std::move(addresses);
+  for (const Member& member : job_->members.all()) {
+    if (member.connected() && !member.leaving) job_->Send(member, msg::Standbys{standbys_});
+  }
 }
 
 Status Admission::OnReady(Member& from, const msg::Ready& message) {

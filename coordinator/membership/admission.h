@@ -25,11 +25,13 @@ class Admission {
   void OnDisconnected(ConnectionId connection) { strangers_.erase(connection); }
   // The first message of a connection.
   void OnFirst(ConnectionId connection, const msg::FromWorker& message);
-  // Who is put off may come again a little later.
+  // The one that is put off may come again a little later.
   void PutOff(ConnectionId connection, std::string reason) {
     Refuse(connection, std::move(reason), true);
   }
   Status OnReady(Member& from, const msg::Ready& message);
+  // Workers are told where to look for the next coordinator: who is there, and who joins later.
+  void OnStandbys(std::vector<std::string> addresses);
   // Closes connections that say nothing.
   void Tick();
   void CloseAll(const std::string& reason);
@@ -53,6 +55,7 @@ class Admission {
   Job* job_;
   // The settings of which the job is made, or those of the first worker whose program has any.
   std::string settings_;
+  std::vector<std::string> standbys_;
   LogLimit refusals_{20, std::chrono::seconds(10)};
   // Connections that have not said Hello, at most Bound(): a further one is closed at once. None of
   // them is a member's.

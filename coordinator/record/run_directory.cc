@@ -358,8 +358,8 @@ Status RunDirectory::Append(Lines& lines, std::string line) {
 
 Status RunDirectory::AppendRound(const std::string& line) { return Append(rounds_, line); }
 
-Status RunDirectory::AppendEvaluation(const EvaluationRecord& record) {
-  return Append(evaluations_, EvaluationLine(record));
+Status RunDirectory::AppendEvaluation(const std::string& line) {
+  return Append(evaluations_, line);
 }
 
 std::function<Status()> RunDirectory::Sync() const {

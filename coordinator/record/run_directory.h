@@ -85,7 +85,7 @@ class RunDirectory {
   // that a resume finds must not know of rounds whose lines a stop of the machine has taken, or
   // that were never written.
   std::function<Status()> Sync() const;
-  Status AppendEvaluation(const EvaluationRecord& record);
+  Status AppendEvaluation(const std::string& line);  // EvaluationLine of a record
 
   // timeline.json (Chrome trace format, opens in Perfetto) with this round, too: one write, after
   // which the file is whole again. After an error the timeline takes no more rounds.

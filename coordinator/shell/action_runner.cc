@@ -66,7 +66,9 @@ void ActionRunner::Handle(Event event) {
     core_->Step(MonotonicNow(), std::move(events[i]), &actions);
     for (const Action& action : actions) {
       if (const auto* note = std::get_if<Journal>(&action)) {
-        Check(journal_.Append(*note->entry), events);
+        const lockstep::Status noted = journal_.Append(*note->entry);
+        if (noted.ok()) ports_.follow(msg::Followed::Part::kEntry, journal_.last_line());
+        Check(noted, events);
       }
     }
     for (Action& action : actions) {
@@ -115,6 +117,8 @@ void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
     checkpoints_.Drop(drop->round);
   } else if (auto* answer = std::get_if<Answer>(&action)) {
     answer_ = std::move(*answer);
+  } else if (auto* abandon = std::get_if<Abandon>(&action)) {
+    ports_.abandon(abandon->reason);
   } else if (auto* finished = std::get_if<JobFinished>(&action)) {
     progress_.Clear();
     if (finished->result.outcome == JobOutcome::kHandedOver && io_error_.empty()) {
@@ -141,6 +145,7 @@ void ActionRunner::Note(const RoundClosed& closed, std::vector<Event>& follow) {
   std::string text = RoundLine(*closed.record);
   const lockstep::Status appended = directory_.AppendRound(text);
   if (appended.ok()) {
+    ports_.follow(msg::Followed::Part::kRounds, text + '\n');
     recorded_.totals = closed.totals;
     recorded_.train_loss = closed.record->loss;
     recorded_.metrics = closed.record->metrics;
@@ -162,8 +167,10 @@ void ActionRunner::DrawTimeline(const RoundRecord& record) {
 }
 
 void ActionRunner::Note(const EvaluationDone& evaluated, std::vector<Event>& follow) {
-  const lockstep::Status appended = directory_.AppendEvaluation(evaluated.record);
+  const std::string line = EvaluationLine(evaluated.record);
+  const lockstep::Status appended = directory_.AppendEvaluation(line);
   if (appended.ok()) {
+    ports_.follow(msg::Followed::Part::kEvaluations, line + '\n');
     recorded_.evaluated = evaluated.record;
   } else {
     evaluation_without_record_ = true;
@@ -194,12 +201,14 @@ void ActionRunner::WriteResult(JobResult result) {
     result.reason = io_error_;
   }
   KeepToRecords(result);
-  const lockstep::Status written = directory_.WriteLast("summary.json", SummaryText(result));
+  const std::string summary = SummaryText(result);
+  const lockstep::Status written = directory_.WriteLast("summary.json", summary);
   // Beside an error before it this one says what else is not there.
   if (!written.ok() && !io_error_.empty() && written.error().message != io_error_) {
     spdlog::error("{}", written.error().message);
   }
   Check(written, ignored);
+  ports_.follow(msg::Followed::Part::kEnded, summary);
   result_ = std::move(result);
 }
 

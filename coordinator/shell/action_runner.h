@@ -29,6 +29,9 @@ class ActionRunner {
     std::function<void(ConnectionId, const std::shared_ptr<const msg::ToWorker>&)> send;
     std::function<void(ConnectionId, const std::string& reason)> close;  // after what was sent
     std::function<void(Time)> set_timer;                                 // kNever: none
+    // A standby gets this. After an entry of the journal nothing is sent until it has it.
+    std::function<void(msg::Followed::Part, const std::string& text)> follow;
+    std::function<void(const std::string& reason)> abandon;  // see the action Abandon
     std::function<void()> finished;
     // Runs the task on the control thread, later; from any thread. Not after the server has ended.
     std::function<void(std::function<void()>)> post;

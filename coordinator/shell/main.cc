@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <openssl/rand.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,6 +26,7 @@
 #include "coordinator/journal/rescue.h"
 #include "coordinator/shell/policy_loader.h"
 #include "coordinator/shell/server.h"
+#include "coordinator/shell/standby.h"
 #include "policies/registry.h"
 #include "transport/open_files.h"
 
@@ -116,10 +118,12 @@ struct Resumed {
   RunDirectory::Kept records;
 };
 
-// The job's workers may be there still, with the parameters that they hold.
-Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& checkpoints) {
+// The job's workers may be there still, with the parameters that they hold. `followed`: the journal
+// that a standby has followed; null: that of the directory.
+Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& checkpoints,
+                                const JournalFile::Contents* followed) {
   Resumed resumed;
-  auto journal = JournalFile::Read(directory.path());
+  auto journal = followed != nullptr ? *followed : JournalFile::Read(directory.path());
   if (!journal) return journal.error();
   resumed.journal = *std::move(journal);
   const auto& entries = resumed.journal.entries;
@@ -141,9 +145,9 @@ Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& 
 }
 
 Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& checkpoints,
-                              bool reattach) {
+                              bool reattach, const JournalFile::Contents* followed) {
   if (reattach) {
-    auto resumed = ReadForReattach(directory, checkpoints);
+    auto resumed = ReadForReattach(directory, checkpoints, followed);
     // A job that has noted nothing and saved nothing begins anew.
     if (!resumed || !resumed->journal.entries.empty() || !resumed->checkpoint) return resumed;
   }
@@ -223,19 +227,20 @@ int Report(const ActionRunner& runner) {
 
 // The arguments of the coordinator that goes on with the job at the same addresses.
 std::vector<std::string> ArgumentsOfNext(const std::vector<std::string>& arguments,
-                                         const std::string& listen,
+                                         std::uint32_t workers, const std::string& listen,
                                          const std::optional<std::string>& http) {
   std::vector<std::string> next;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string name = arguments[i].substr(0, arguments[i].find('='));
-    if (name == "--resume" || name == "--reattach") continue;
-    if (name != "--listen" && name != "--http") {
+    if (name == "--resume" || name == "--reattach" || name == "--standby") continue;
+    if (name != "--listen" && name != "--http" && name != "--follow" && name != "--workers") {
       next.push_back(arguments[i]);
     } else if (name == arguments[i]) {
       ++i;  // its value
     }
   }
   next.push_back("--listen=" + listen);
+  next.push_back(fmt::format("--workers={}", workers));  // a standby knows it from the job
   if (http) next.push_back("--http=" + *http);
   next.push_back("--reattach");
   return next;
@@ -253,7 +258,19 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
   }
   InitLogging("coordinator", options.log_level);
 
+  std::optional<Succession> succession;
+  if (options.standby) {
+    auto standby = Standby::Open(options, Hex(RandomBytes(8)));
+    if (!standby) return Fail(standby.error());
+    succession = (*standby)->Run();
+    if (!succession) return (*standby)->status();
+    options.listen = succession->listen;
+    options.workers = succession->workers;
+    options.job = succession->config;
+    options.resume = options.reattach = true;
+  }
   StartParameters parameters;
+  parameters.journal_followed = succession.has_value();
   parameters.workers = options.workers;
   parameters.plugin = LoadPolicy;
   parameters.job_key = RandomBytes(32);
@@ -279,7 +296,8 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
   }
   const auto places = AllowOpenFiles(options.workers);
   if (!places) return Fail(places.error());
-  auto server = Server::Open(options, parameters.job_id, *places);
+  Result<std::unique_ptr<Server>> server = std::unique_ptr<Server>();
+  if (!succession) server = Server::Open(options, parameters.job_id, *places);
   if (!server) return Fail(server.error());
   // A resume may read and cut files for minutes. Until then nobody is to connect: a worker waits
   // only seconds for the first answer, but long for a listener.
@@ -321,7 +339,8 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
     if (!rescue.line.empty()) {
       spdlog::log(rescue.used ? spdlog::level::info : spdlog::level::warn, "{}", rescue.line);
     }
-    auto resumed = ReadForResume(**directory, checkpoints, options.reattach);
+    auto resumed = ReadForResume(**directory, checkpoints, options.reattach,
+                                 succession ? &succession->journal : nullptr);
     if (!resumed) return Fail(resumed.error());
     loaded = std::move(resumed->checkpoint);
     kept = std::move(resumed->records);
@@ -337,8 +356,23 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
     // Times go on where the kept rounds end.
     parameters.started = MonotonicNow() - FromSeconds(kept.latest);
   }
+  std::unique_ptr<LeaseHold> lease;
+  const std::string holder = fmt::format("{} (pid {})", ToString(options.listen), ::getpid());
+  if (options.lease && succession) {
+    lease = std::move(succession->lease);
+  } else if (options.lease) {
+    auto taken =
+        AwaitLease(*options.lease, holder, LeaseTtl(FromSeconds(options.job.liveness.timeout_s)));
+    if (!taken) {
+      Fail(taken.error());
+      return taken.error().code == ErrorCode::kClosed ? kStatusInterrupted : kStatusFailed;
+    }
+    lease = std::make_unique<LeaseHold>(*options.lease, holder, *std::move(taken));
+    spdlog::info("this coordinator holds the lease {}", ToString(*options.lease));
+  }
   auto term = NextTerm(**directory);
   if (!term) return Fail(term.error());
+  if (succession) *term = std::max(*term, succession->journal.term.Next());
   parameters.term = *term;
   if (journal.run_id.empty()) journal.run_id = Hex(RandomBytes(8));
   journal.term = *term;
@@ -346,6 +380,16 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
   parameters.run_dir = std::filesystem::absolute(options.run_dir).string();
   const std::string config_text = parameters.config_text;
   const std::string job_id = parameters.job_id;
+  Server::Lead lead;
+  lead.run_id = journal.run_id;
+  lead.term = *term;
+  lead.job.text = JobText(options.workers, config_text, journal.run_id);
+  lead.job.records = (*directory)->path();
+  lead.job.timeout = FromSeconds(options.job.liveness.timeout_s);
+  if (succession) lead.taken_over_from = options.follow;
+  lead.lease = std::move(lease);
+  if (options.lease) lead.lease_address = *options.lease;
+  lead.lease_holder = holder;
   auto core = Coordinator::Make(std::move(parameters));
   if (!core) return Fail(core.error());
   const bool goes_on = loaded || !journal.entries.empty();
@@ -402,7 +446,7 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
   }
   const bool secret = !options.secret_file.empty();
   std::vector<std::string> if_handed_over =
-      ArgumentsOfNext(arguments, (*server)->address(), (*server)->http_address());
+      ArgumentsOfNext(arguments, options.workers, (*server)->address(), (*server)->http_address());
   spdlog::info(
       "open to others: control {}, for {}{}", (*server)->address(),
       secret ? "workers that prove the secret" : "anybody on this host",
@@ -410,11 +454,16 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
           ? fmt::format("; status {}, for anybody who reaches it{}", *(*server)->http_address(),
                         secret ? ", changes only with the secret" : "")
           : "");
-  auto runner = (*server)->Run([&](ActionRunner::Ports ports) {
+  lead.job.journal = [&noted] { return (*noted)->Text(); };
+  auto runner = (*server)->Run(std::move(lead), [&](ActionRunner::Ports ports) {
     return std::make_unique<ActionRunner>(std::move(*core), **directory, checkpoints, **noted,
                                           std::move(resume), std::move(ports));
   });
   if ((*directory)->Held().ok()) Remove(**directory, {kHttpAddress, kJobId});
+  if (!(*server)->abandoned().empty()) {
+    spdlog::error("{}", (*server)->abandoned());
+    return kStatusFailed;
+  }
   if (const JobResult& result = runner->result(); result.outcome == JobOutcome::kHandedOver) {
     spdlog::warn("{}: this coordinator starts again as that one (--reattach)", result.reason);
     *next = std::move(if_handed_over);

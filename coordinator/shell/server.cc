@@ -19,6 +19,7 @@
 #include "base/stop_signal.h"
 #include "coordinator/job/context.h"
 #include "coordinator/record/write_json.h"
+#include "coordinator/shell/herald.h"
 #include "transport/control/channel.h"
 
 namespace lockstep::coordinator {
@@ -147,16 +148,42 @@ class ServerImpl final : public Server {
   }
 
   std::unique_ptr<ActionRunner> Run(
+      Lead lead,
       const std::function<std::unique_ptr<ActionRunner>(ActionRunner::Ports)>& make) override {
+    run_id_ = lead.run_id;
+    term_ = lead.term;
+    const Duration timeout = lead.job.timeout;
+    feed_ = std::make_unique<StandbyFeed>(
+        io_, std::move(lead.job),
+        StandbyFeed::Handlers{
+            .on_standbys =
+                [this](std::vector<std::string> addresses) {
+                  Deliver(StandbysChanged{std::move(addresses)});
+                },
+            .on_released = [this] { Release(); },
+            .on_takeover = [this](Term term,
+                                  const std::string& address) { OnOtherLeads(term, address); }});
+    if (lead.taken_over_from) {
+      msg::Hello hello;
+      hello.version = Version();
+      hello.standby = msg::StandbyHello{address(), false, term_, run_id_};
+      herald_ =
+          std::make_unique<Herald>(io_, *lead.taken_over_from, secret_, timeout, std::move(hello));
+    }
+    if (lead.lease && !TakeLease(lead)) return make({});
     ActionRunner::Ports ports;
     ports.send = [this](ConnectionId to, const std::shared_ptr<const msg::ToWorker>& message) {
-      Send(to, message);
+      OnceNoted([this, to, message] { Send(to, message); });
     };
     ports.close = [this](ConnectionId connection, const std::string& reason) {
-      Close(connection, reason);
+      OnceNoted([this, connection, reason] { Close(connection, reason); });
     };
     ports.set_timer = [this](Time at) { SetTimer(at); };
-    ports.finished = [this] { Finish(); };
+    ports.follow = [this](msg::Followed::Part part, const std::string& text) {
+      feed_->Tell(part, text);
+    };
+    ports.abandon = [this](const std::string& reason) { DoAbandon(reason); };
+    ports.finished = [this] { OnceNoted([this] { Finish(); }); };
     ports.post = [this](std::function<void()> task) { asio::post(io_, std::move(task)); };
     runner_ = make(std::move(ports));
     if (!secret_warning_.empty()) spdlog::warn("{}", secret_warning_);
@@ -166,8 +193,13 @@ class ServerImpl final : public Server {
     for (Event& event : std::exchange(early_, {})) Deliver(std::move(event));
     io_.run();
     channels_.clear();
+    herald_.reset();
+    keeper_.reset();
+    feed_.reset();
     return std::move(runner_);
   }
+
+  const std::string& abandoned() const override { return abandoned_; }
 
  private:
   struct Peer {
@@ -181,7 +213,77 @@ class ServerImpl final : public Server {
     std::deque<Question> questions;  // not answered, the oldest first; at most kQuestions
   };
 
+  // False: it is lost already.
+  bool TakeLease(const Lead& lead) {
+    const auto stop = [this, name = ToString(lead.lease_address)](const std::string& why) {
+      DoAbandon(
+          fmt::format("the lease {} is lost: {}; this coordinator ends, and the job goes on "
+                      "with the next one",
+                      name, why));
+    };
+    Lease lease = lead.lease->Take();
+    if (!lease.leading()) stop("it expired while the job was taken up");
+    if (finished_) return false;
+    keeper_ =
+        std::make_unique<LeaseKeeper>(io_, lead.lease_address, lead.lease_holder, std::move(lease),
+                                      LeaseKeeper::Handlers{.on_lead = [] {}, .on_stop = stop});
+    return true;
+  }
+
+  // Before anything is decided or said. This process may have been stopped for longer than the
+  // lease lives, and its timers have not come yet.
+  bool MayLead() {
+    if (!keeper_ || keeper_->leads()) return !finished_;
+    DoAbandon(
+        "the lease was not renewed in time; this coordinator ends, and the job goes on with the "
+        "next one");
+    return false;
+  }
+
+  // Another coordinator: one that follows, or one that has taken over.
+  void OnStandby(std::unique_ptr<control::WorkerChannel> channel, const msg::Hello& hello) {
+    const msg::StandbyHello& standby = *hello.standby;
+    std::string refusal = ProtocolMismatch(hello);
+    const bool mismatch = !refusal.empty();
+    if (!mismatch && (!feed_ || finished_)) refusal = "there is no job to follow here yet";
+    if (refusal.empty() && standby.leads > Term()) {
+      if (standby.run_id == run_id_ && standby.leads >= term_) {
+        return OnOtherLeads(standby.leads, standby.address);
+      }
+      refusal = fmt::format("this coordinator leads another job, or in a higher term ({})", term_);
+    }
+    if (refusal.empty()) return feed_->Accept(std::move(channel), standby);
+    channel->Send(msg::ToWorker(msg::Refuse{refusal, !mismatch}));
+  }
+
+  void OnOtherLeads(Term term, const std::string& address) {
+    DoAbandon(
+        fmt::format("the coordinator at {} leads the job in term {}, which is higher than "
+                    "this one's, {}: this coordinator ends",
+                    address, term, term_));
+  }
+
+  // As if this process were killed: nothing more is decided or said.
+  void DoAbandon(const std::string& reason) {
+    if (finished_) return;
+    abandoned_ = reason;
+    finished_ = true;
+    held_.clear();
+    io_.stop();
+  }
+
+  // Nobody hears of an entry of the journal before the standby has it, nor of anything after it.
+  void OnceNoted(std::function<void()> act) {
+    if (held_.empty() && !feed_->holds()) return act();
+    held_.push_back(std::move(act));
+  }
+  void Release() {
+    if (!MayLead()) return;
+    for (auto& act : std::exchange(held_, {})) act();
+  }
+
   void OnWorker(std::unique_ptr<control::WorkerChannel> made, msg::Hello hello) {
+    if (hello.standby) return OnStandby(std::move(made), hello);
     const ConnectionId id(++last_id_);
     control::WorkerChannel* channel = made.get();
     channels_.emplace(id, Peer{std::move(made), {}});
@@ -198,7 +300,7 @@ class ServerImpl final : public Server {
                           silent_.erase(id);
                           if (awaits_settings_) return ForgetEarly(id);
                           if (!ours) Deliver(Disconnected{id, error.message});
-                          if (finished_ && channels_.empty()) io_.stop();
+                          if (finished_ && channels_.empty() && !releasing_) io_.stop();
                         },
                     .on_drained = nullptr,
                     .on_pong = [this, id](const msg::Pong& pong) { OnPong(id, pong); }});
@@ -252,7 +354,7 @@ class ServerImpl final : public Server {
   }
 
   void Deliver(Event event) {
-    if (finished_) return;
+    if (finished_ || !MayLead()) return;
     if (runner_ == nullptr) {
       early_.push_back(std::move(event));
     } else {
@@ -374,14 +476,23 @@ class ServerImpl final : public Server {
     one_stop_.cancel();
     page_.reset();
     listener_.reset();
+    herald_.reset();
+    if (keeper_) {
+      releasing_ = true;
+      keeper_->End([this] {
+        releasing_ = false;
+        if (channels_.empty()) io_.stop();
+      });
+    }
+    feed_->Close();
     TellLeftOut(kNever);
     for (auto& [id, peer] : channels_) {
       closing_.emplace(id, "the job has ended");
       peer.channel->Close();
     }
     // Not from within a callback of a channel.
-    farewell_.expires_after(channels_.empty() ? std::chrono::steady_clock::duration::zero()
-                                              : kFarewell);
+    const bool waits = releasing_ || !channels_.empty();
+    farewell_.expires_after(waits ? kFarewell : std::chrono::steady_clock::duration::zero());
     farewell_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
   }
 
@@ -397,6 +508,14 @@ class ServerImpl final : public Server {
   asio::steady_timer farewell_{io_};
   std::unique_ptr<control::ControlServer> listener_;
   std::unique_ptr<StatusPage> page_;
+  std::unique_ptr<StandbyFeed> feed_;  // in Run
+  std::unique_ptr<Herald> herald_;
+  std::unique_ptr<LeaseKeeper> keeper_;  // null: no lease decides
+  bool releasing_ = false;               // it says so at the end
+  std::string run_id_;
+  Term term_;
+  std::deque<std::function<void()>> held_;  // until the standby has the journal's last entry
+  std::string abandoned_;
   std::unordered_map<ConnectionId, Peer> channels_;
   std::map<ConnectionId, std::string> closing_;
   std::unique_ptr<ActionRunner> runner_;

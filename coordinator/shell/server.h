@@ -12,6 +12,8 @@
 #include "base/result.h"
 #include "coordinator/http/status_page.h"
 #include "coordinator/shell/action_runner.h"
+#include "coordinator/shell/lease_keeper.h"
+#include "coordinator/shell/standby_feed.h"
 
 namespace lockstep::coordinator {
 
@@ -43,10 +45,24 @@ class Server {
   // The first worker's settings make no job: all who wait are told so.
   virtual void Refuse(const std::string& reason) = 0;
 
+  // For other coordinators: this one's rank, and its job.
+  struct Lead {
+    std::string run_id;
+    Term term;
+    StandbyFeed::Job job;                     // for its standby
+    std::optional<HostPort> taken_over_from;  // was followed by this one, when it was a standby
+    // That this one holds, and keeps from now on; null: it leads without one.
+    std::unique_ptr<LeaseHold> lease;
+    LeaseAddress lease_address = {};
+    std::string lease_holder = {};
+  };
   // Makes the runner with ports of this server, runs the job to its end and returns the runner,
   // which has the result.
   virtual std::unique_ptr<ActionRunner> Run(
-      const std::function<std::unique_ptr<ActionRunner>(ActionRunner::Ports)>& make) = 0;
+      Lead lead, const std::function<std::unique_ptr<ActionRunner>(ActionRunner::Ports)>& make) = 0;
+  // Why this coordinator ended without a word to anybody, as it must not lead; the job may go on
+  // under another one. Empty: it did not. Then the runner has no result.
+  virtual const std::string& abandoned() const = 0;
 };
 
 }  // namespace lockstep::coordinator

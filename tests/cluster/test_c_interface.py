@@ -103,13 +103,13 @@ class CInterfaceTest(harness.ClusterTest):
             job.start_coordinator()
             self.start(job, "silent", 0)
             frame = self.hello(settings.replace("30", "31"))
-            self.assertEqual(frame[6:8], b"\x08\x01")  # the version of the protocol
+            self.assertEqual(frame[6:8], b"\x08\x02")  # the version of the protocol
             with self.connect(job) as stranger:
                 stranger.sendall(frame[:7] + b"\x63" + frame[8:])
                 answer = b""
                 while more := stranger.recv(4096):
                     answer += more
-                self.assertIn(b"speaks version 1 of the protocol, the worker", answer)  # and not only when there is a job
+                self.assertIn(b"speaks version 2 of the protocol, the worker", answer)  # and not only when there is a job
             self.start(job, "first", 0, settings)
             harness.wait_for("the silent one to be let in", lambda: "waiting" in job.log("silent"))
             self.start(job, "other", 0, settings.replace("30", "31"))

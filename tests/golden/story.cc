@@ -36,6 +36,7 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.config.evaluation.every_rounds = options_.evaluation_every_rounds;
   start.resume = options_.resume;
   start.journal = options_.journal;
+  start.journal_followed = options_.journal_followed;
   if (!start.journal.empty()) start.term = Term(2);
   auto made = Coordinator::Make(std::move(start));
   LOCKSTEP_CHECK(made.ok(), "{}", made.error().message);
@@ -121,6 +122,8 @@ void Story::Note(const Action& action) {
     line(fmt::format("drop the checkpoint after round {}", drop->round));
   } else if (const auto* answer = std::get_if<Answer>(&action)) {
     line(fmt::format("{}: {}", answer->accepted ? "answer" : "refusal", answer->text));
+  } else if (const auto* abandon = std::get_if<Abandon>(&action)) {
+    line("abandon: " + abandon->reason);
   } else if (const auto* finished = std::get_if<JobFinished>(&action)) {
     line(Describe(finished->result));
   }

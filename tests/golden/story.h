@@ -32,6 +32,7 @@ struct StoryOptions {
   std::optional<JobState> resume = std::nullopt;
   std::vector<JournalEntry> journal = {};  // of the coordinator before; this one's term is 2 then
   bool own_parameters = false;
+  bool journal_followed = false;  // by a standby, which this one was
 };
 
 class Story {

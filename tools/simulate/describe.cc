@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/suggest.h"
+
 namespace lockstep::coordinator {
 namespace {
 
@@ -108,8 +110,11 @@ const char* Name(StateSource source) {
 
 struct ToWorkerWords {
   std::string operator()(const msg::Welcome& m) const {
-    return fmt::format("Welcome as worker {} (incarnation {}) of {}, the job is {:.3f} s old",
-                       m.self.worker, m.self.incarnation, m.workers, Seconds(Duration(m.age_ns)));
+    return fmt::format("Welcome as worker {} (incarnation {}) of {}, the job is {:.3f} s old{}",
+                       m.self.worker, m.self.incarnation, m.workers, Seconds(Duration(m.age_ns)),
+                       m.standbys.empty() ? std::string()
+                                          : fmt::format(", the next coordinator may be at {}",
+                                                        Listed(m.standbys)));
   }
   std::string operator()(const msg::Refuse& m) const {
     return fmt::format("Refuse{}: {}", m.try_again ? " for now" : "", m.reason);
@@ -174,6 +179,13 @@ struct ToWorkerWords {
   }
   std::string operator()(const msg::AskToLeave& m) const {
     return fmt::format("AskToLeave: {}", m.reason);
+  }
+  std::string operator()(const msg::Standbys& m) const {
+    return fmt::format("Standbys {}", Listed(m.addresses));
+  }
+  std::string operator()(const msg::Followed& m) const {
+    return fmt::format("Followed {}: {} bytes of part {}", m.sequence, m.text.size(),
+                       static_cast<int>(m.part));
   }
   std::string operator()(const msg::GiveParameters& m) const {
     return fmt::format("GiveParameters {} up to {}", m.giving, m.upto);
@@ -247,6 +259,7 @@ struct FromWorkerWords {
     return fmt::format("Away for at most {:g} s: {}", Seconds(Duration(m.at_most_ns)), m.reason);
   }
   std::string operator()(const msg::Back&) const { return "Back"; }
+  std::string operator()(const msg::Noted& m) const { return fmt::format("Noted {}", m.sequence); }
   std::string operator()(const msg::Given& m) const {
     return fmt::format("Given {}: {} bytes at {}", m.giving, m.bytes.size(), m.offset);
   }

@@ -50,7 +50,9 @@ void ModelledWorker::OnMessage(const msg::ToWorker& message) {
                  [](const msg::StateChunk&) {},
                  [](const msg::SetSlowdown&) {},
                  [](const msg::GiveParameters&) {},  // all have the seed's
-                 [](const msg::AskToLeave&) {},      // only the HTTP door asks
+                 [](const msg::Standbys&) {},        // a simulation has none
+                 [](const msg::Followed&) {},
+                 [](const msg::AskToLeave&) {},  // only the HTTP door asks
              },
              message);
   if (machine_) Settle();

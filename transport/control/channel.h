@@ -162,9 +162,11 @@ class ControlClient {
     std::optional<Secret> secret;  // required unless the coordinator's address is loopback
     ChannelOptions channel;
     Duration connect_timeout = std::chrono::seconds(60);  // for all tries together
+    bool once = false;                                    // does not try again, whatever the error
   };
   // kRefused: wrong secret, or the coordinator has none (not tried again). kInvalid: no secret
   // where one is required. kTimeout: "127.0.0.1:7070: not reached within 60 s: Connection refused".
+  // kUnavailable: the one try came to nothing.
   using Done = std::function<void(Result<std::unique_ptr<CoordinatorChannel>>)>;
 
   // `done` is called once, unless the client is destroyed before.

@@ -112,6 +112,10 @@ asio::awaitable<void> ControlClient::Impl::Run(std::shared_ptr<Impl> self) {
                                        : fmt::format("{}: {}", name, why.message)});
       break;
     }
+    if (self->options.once && !self->time_is_up) {
+      self->Finish(Error{ErrorCode::kUnavailable, fmt::format("{}: {}", name, why.message)});
+      break;
+    }
     if (!self->time_is_up) {
       boost::system::error_code ignored;
       self->pause.expires_after(pause);

@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/slowdown_spec.h"
 #include "transport/control/fields.h"
 
@@ -110,9 +112,15 @@ void Validate(const Metric& m, Checks& checks) {
 
 void Fields(auto& f, Of<msg::Welcome> auto& m) {
   f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns, Text(m.run_id),
-    Text(m.run_dir));
+    Text(m.run_dir), AtMost(msg::kMaxStandbys, m.standbys));
+}
+static void ValidateStandbys(const std::vector<std::string>& addresses, Checks& checks) {
+  checks.Require(
+      std::ranges::all_of(addresses, [](const std::string& at) { return ParseHostPort(at).ok(); }),
+      "a standby's address that is none");
 }
 void Validate(const msg::Welcome& m, Checks& checks) {
+  ValidateStandbys(m.standbys, checks);
   checks.Require(m.job_key.size() == kJobKeyBytes, "a job key of the wrong length");
   checks.Require(m.config_text.size() <= kMaxConfigBytes, "a config that is too long");
   RequireTime(m.age_ns, checks);
@@ -188,16 +196,29 @@ void Fields(auto& f, Of<msg::GiveParameters> auto& m) { f(m.giving, m.upto); }
 void Fields(auto& f, Of<msg::Ping> auto& m) { f(m.sequence, m.sent_ns); }
 void Validate(const msg::Ping& m, Checks& checks) { RequireTime(m.sent_ns, checks); }
 
+void Fields(auto& f, Of<msg::Standbys> auto& m) { f(AtMost(msg::kMaxStandbys, m.addresses)); }
+void Validate(const msg::Standbys& m, Checks& checks) { ValidateStandbys(m.addresses, checks); }
+
+void Fields(auto& f, Of<msg::Followed> auto& m) { f(m.sequence, m.part, m.last, m.text); }
+void Validate(const msg::Followed& m, Checks& checks) {
+  checks.Require(m.text.size() <= kMaxChunkBytes, "too many bytes in a part of what is followed");
+}
+
 // The field numbers of the kinds in ToWorker.
-constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
-                                         20, 12, 13, 14, 15, 16, 17, 19, 18, 21, 22};
+constexpr std::array kToWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 20,
+                                         12, 13, 14, 15, 16, 17, 19, 18, 21, 22, 23, 24};
 static_assert(kToWorkerNumbers.size() == std::variant_size_v<msg::ToWorker>);
 
 // --- of a worker
 
+void Fields(auto& f, Of<msg::StandbyHello> auto& m) {
+  f(Text(m.address), m.own_folder, m.leads, Text(m.run_id));
+}
+void Validate(const msg::StandbyHello& m, Checks& checks) { ValidateStandbys({m.address}, checks); }
+
 void Fields(auto& f, Of<msg::Hello> auto& m) {
   f(m.protocol, Text(m.version), Text(m.host), m.pid, Text(m.device), m.wanted, Text(m.host_id),
-    m.settings);
+    m.settings, m.standby);
 }
 void Validate(const msg::Hello& m, Checks& checks) {
   checks.Require(m.settings.size() <= kMaxSettingsBytes, "settings that are too long");
@@ -354,9 +375,11 @@ void Validate(const msg::Away& m, Checks& checks) {
 
 void Fields(auto&, Of<msg::Back> auto&) {}
 
+void Fields(auto& f, Of<msg::Noted> auto& m) { f(m.sequence, m.leads); }
+
 // The field numbers of the kinds in FromWorker.
 constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14,
-                                           15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27};
+                                           15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -93,6 +93,7 @@ class Writer {
   void Put(StateSource v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
   void Put(ExchangeAlgorithm v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
   void Put(Reduction v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
+  void Put(msg::Followed::Part v) { to_.SetEnumValue(out_, fields_.Next(), static_cast<int>(v)); }
   template <class Tag, class Rep>
   void Put(Id<Tag, Rep> id) {
     Put(std::conditional_t<sizeof(Rep) == 8, std::uint64_t, std::uint32_t>{id.value});
@@ -195,6 +196,11 @@ class Reader {
     const int reduction = from_.GetEnumValue(in_, fields_.Next());
     checks_.Require(wire::Reduction_IsValid(reduction), "an unknown reduction");
     if (checks_.wrong().empty()) v = static_cast<Reduction>(reduction);
+  }
+  void Get(msg::Followed::Part& v) {
+    const int part = from_.GetEnumValue(in_, fields_.Next());
+    checks_.Require(wire::FollowedPart_IsValid(part), "an unknown part of what is followed");
+    if (checks_.wrong().empty()) v = static_cast<msg::Followed::Part>(part);
   }
   template <class Tag, class Rep>
   void Get(Id<Tag, Rep>& id) {

@@ -128,6 +128,8 @@ void Core::Dispatch(const msg::ToWorker& message) {
                  [&](const msg::SetSlowdown& m) { context_.Emit(action::Slowdown{m.specs}); },
                  [&](const msg::AskToLeave& m) { ending_.OnLeaveAsked(m.reason, State()); },
                  [&](const msg::Ping& m) { OnPing(m); },
+                 [](const msg::Standbys&) {},  // the search for a coordinator has them
+                 [](const msg::Followed&) {},  // see ProtocolCheck
              },
              message);
 }

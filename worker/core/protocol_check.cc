@@ -26,6 +26,10 @@ Status ProtocolCheck::Check(const msg::Welcome&) const {
   return Broken("it welcomes this worker twice");
 }
 
+Status ProtocolCheck::Check(const msg::Followed&) const {
+  return Broken("it tells a worker what a standby follows");
+}
+
 // A transport that was not offered could not be opened.
 Status ProtocolCheck::Check(const msg::Form& m) const {
   const auto& offered = config_.transports;

@@ -35,6 +35,7 @@ class ProtocolCheck {
 
  private:
   Status Check(const msg::Welcome& m) const;
+  Status Check(const msg::Followed& m) const;
   Status Check(const msg::Form& m) const;
   Status Check(const msg::Start& m);
   Status Check(const msg::Commit& m) const;

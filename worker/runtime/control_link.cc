@@ -48,10 +48,12 @@ class ControlLinkImpl final : public ControlLink {
     client_.reset();
   }
 
-  Status Open(const HostPort& coordinator, const std::string& secret_file, Duration timeout) {
+  Status Open(const HostPort& coordinator, const std::string& secret_file, Duration timeout,
+              bool once) {
     control::ControlClient::Options options;
     options.coordinator = coordinator;
     options.connect_timeout = timeout;
+    options.once = once;
     if (!secret_file.empty()) {
       auto secret = control::ReadSecretFile(secret_file);
       if (!secret) return secret.error();
@@ -158,9 +160,10 @@ class ControlLinkImpl final : public ControlLink {
 
 Result<std::unique_ptr<ControlLink>> ControlLink::Connect(const HostPort& coordinator,
                                                           const std::string& secret_file,
-                                                          Duration timeout, Callbacks callbacks) {
+                                                          Duration timeout, Callbacks callbacks,
+                                                          bool once) {
   auto link = std::make_unique<ControlLinkImpl>(std::move(callbacks));
-  if (Status opened = link->Open(coordinator, secret_file, timeout); !opened.ok())
+  if (Status opened = link->Open(coordinator, secret_file, timeout, once); !opened.ok())
     return opened.error();
   return std::unique_ptr<ControlLink>(std::move(link));
 }

@@ -22,10 +22,11 @@ class ControlLink {
   };
 
   // Blocks until connected (and, with a secret, proven) or until `timeout`, trying again while
-  // nobody listens there.
+  // nobody listens there, unless it is to try `once`.
   static Result<std::unique_ptr<ControlLink>> Connect(const HostPort& coordinator,
                                                       const std::string& secret_file,
-                                                      Duration timeout, Callbacks callbacks);
+                                                      Duration timeout, Callbacks callbacks,
+                                                      bool once = false);
   virtual ~ControlLink() =
       default;  // lets what was sent go out, within a second; no callback runs after it
 

@@ -16,6 +16,7 @@ bool MayComeEarly(const msg::ToWorker& message) {
          std::holds_alternative<msg::Finish>(message) ||
          std::holds_alternative<msg::SetSlowdown>(message) ||
          std::holds_alternative<msg::AskToLeave>(message) ||
+         std::holds_alternative<msg::Standbys>(message) ||
          std::holds_alternative<msg::Ping>(message);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/options.h"
+#include "base/suggest.h"
 
 namespace lockstep::worker {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 // How long one look waits for a coordinator before the program has a turn.
 constexpr Duration kLook = std::chrono::seconds(2);
 constexpr Duration kShortLook = std::chrono::milliseconds(100);
+constexpr Duration kFirstPause = std::chrono::milliseconds(50);
+constexpr Duration kLongestPause = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -22,10 +25,13 @@ Duration CoordinatorPatience(const JobConfig& config) {
   return FromSeconds(seconds >= 0 ? seconds : 3 * config.liveness.timeout_s);
 }
 
-CoordinatorSearch::CoordinatorSearch(SessionOptions options, const msg::Welcome& followed,
-                                     Duration patience, std::string lost, ComputeQueue& compute,
+CoordinatorSearch::CoordinatorSearch(SessionOptions options, std::vector<std::string> addresses,
+                                     const msg::Welcome& followed, Duration patience,
+                                     std::string lost, ComputeQueue& compute,
                                      std::function<msg::RunInHand()> run_in_hand)
     : options_(std::move(options)),
+      addresses_(std::move(addresses)),
+      pause_(kFirstPause),
       followed_(followed),
       patience_(patience),
       lost_(std::move(lost)),
@@ -35,14 +41,25 @@ CoordinatorSearch::CoordinatorSearch(SessionOptions options, const msg::Welcome&
   spdlog::warn(
       "{}; this worker keeps its parameters and looks for the next coordinator at {}, for at "
       "most {} (job.coordinator_timeout)",
-      lost_, options_.coordinator, FormatDurationSeconds(Seconds(patience_)));
+      lost_, Listed(addresses_), FormatDurationSeconds(Seconds(patience_)));
+}
+
+JoinPatience CoordinatorSearch::Next(Duration left) {
+  const Duration look = std::clamp<Duration>(left, kShortLook, kLook);
+  options_.coordinator = addresses_[next_];
+  next_ = (next_ + 1) % addresses_.size();
+  if (addresses_.size() == 1) return {.reach = look, .welcome = look};
+  if (next_ != 0) return {.reach = look, .welcome = look, .once = true};
+  const Duration pause = std::exchange(pause_, std::min(2 * pause_, kLongestPause));
+  return {.reach = std::min(pause, look), .welcome = look};
 }
 
 Result<bool> CoordinatorSearch::Look() {
   const Duration left = began_ + patience_ - MonotonicNow();
-  options_.connect_timeout = std::clamp<Duration>(left, kShortLook, kLook);
+  const JoinPatience patience = Next(left);
   found_.channel = std::make_unique<CoordinatorChannel>(compute_);
-  auto joined = Join(options_, *found_.channel, run_in_hand_);
+  found_.address = options_.coordinator;
+  auto joined = Join(options_, *found_.channel, run_in_hand_, patience);
   const std::string why = joined ? WhyNot(joined->welcome) : joined.error().message;
   if (joined && why.empty()) {
     found_.welcome = std::move(joined->welcome);
@@ -51,7 +68,9 @@ Result<bool> CoordinatorSearch::Look() {
   // A coordinator of an earlier term, which was stopped and goes on, is not followed by anybody.
   Leave(why);
   found_.channel.reset();
-  const bool refused = !joined && joined.error().code == ErrorCode::kRefused;
+  // Of several, another one may take this worker.
+  const bool refused =
+      !joined && joined.error().code == ErrorCode::kRefused && addresses_.size() == 1;
   if (left > Duration{} && !refused) return false;
   return Error{ErrorCode::kUnavailable,
                fmt::format("{}; no coordinator took over within {} "

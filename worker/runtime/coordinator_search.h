@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/job_config.h"
 #include "base/messages.h"
@@ -27,12 +28,14 @@ class CoordinatorSearch {
   struct Found {
     std::unique_ptr<CoordinatorChannel> channel;
     msg::Welcome welcome;
+    std::string address;
   };
-  // Logs that it begins. `followed`: the welcome of the coordinator that is gone, and `lost` says
-  // why it is. `followed` and `compute` outlive the search; `run_in_hand`: see Join.
-  CoordinatorSearch(SessionOptions options, const msg::Welcome& followed, Duration patience,
-                    std::string lost, ComputeQueue& compute,
-                    std::function<msg::RunInHand()> run_in_hand);
+  // Logs that it begins. `addresses`: where it may be, at least one; standbys first, since one that
+  // does not lead says so at once. `followed`: the welcome of the coordinator that is gone, and
+  // `lost` says why it is. `followed` and `compute` outlive the search; `run_in_hand`: see Join.
+  CoordinatorSearch(SessionOptions options, std::vector<std::string> addresses,
+                    const msg::Welcome& followed, Duration patience, std::string lost,
+                    ComputeQueue& compute, std::function<msg::RunInHand()> run_in_hand);
 
   // Blocks for one look, of a second or two, so that a program that waits in Next stays in hand.
   // True: the next coordinator is found. An error: none took over in time, or this worker is
@@ -44,10 +47,16 @@ class CoordinatorSearch {
   void Leave(const std::string& reason);
 
  private:
+  // Of the next address. Of several each but the last is tried once. At the last, where the
+  // coordinator was that is gone, trying again is the pause between two turns.
+  JoinPatience Next(Duration left);
   // Why this is not the coordinator to follow; empty: it is.
   std::string WhyNot(const msg::Welcome& welcome) const;
 
   SessionOptions options_;
+  const std::vector<std::string> addresses_;
+  std::size_t next_ = 0;
+  Duration pause_;
   const msg::Welcome& followed_;
   const Duration patience_;
   const std::string lost_;

@@ -40,8 +40,9 @@ Error NoWelcome(const SessionOptions& options, const Error& error) {
                                   options.coordinator)};
 }
 
-Result<msg::Welcome> WaitForWelcome(const SessionOptions& options, CoordinatorInbox& inbox) {
-  auto answer = inbox.Wait(std::min(kWelcomeTimeout, options.connect_timeout));
+Result<msg::Welcome> WaitForWelcome(const SessionOptions& options, CoordinatorInbox& inbox,
+                                    Duration limit) {
+  auto answer = inbox.Wait(std::min(kWelcomeTimeout, limit));
   if (!answer) return NoWelcome(options, answer.error());
   if (const auto* refuse = std::get_if<msg::Refuse>(&*answer)) {
     return Error{refuse->try_again ? ErrorCode::kTryAgain : ErrorCode::kRefused,
@@ -53,8 +54,9 @@ Result<msg::Welcome> WaitForWelcome(const SessionOptions& options, CoordinatorIn
   return std::move(*welcome);
 }
 
-Status TakeWelcome(const SessionOptions& options, CoordinatorInbox& inbox, Joined* joined) {
-  auto welcome = WaitForWelcome(options, inbox);
+Status TakeWelcome(const SessionOptions& options, CoordinatorInbox& inbox, Duration limit,
+                   Joined* joined) {
+  auto welcome = WaitForWelcome(options, inbox, limit);
   if (!welcome) return welcome.error();
   joined->welcome = std::move(*welcome);
   std::vector<Setting> settings;
@@ -81,16 +83,23 @@ CoordinatorChannel::CoordinatorChannel(ComputeQueue& compute)
 
 Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
                     std::function<msg::RunInHand()> run_in_hand) {
+  return Join(options, channel, std::move(run_in_hand),
+              {.reach = options.connect_timeout, .welcome = options.connect_timeout});
+}
+
+Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
+                    std::function<msg::RunInHand()> run_in_hand, const JoinPatience& patience) {
   auto address = ParseHostPort(options.coordinator);
   if (!address) return address.error();
   const Status open = CheckDataHost(options.data_host, !options.secret_file.empty());
   if (!open.ok()) return open.error();
   CoordinatorInbox& inbox = channel.inbox;
   auto link = ControlLink::Connect(
-      *address, options.secret_file, options.connect_timeout,
+      *address, options.secret_file, patience.reach,
       {.on_message = [&inbox](msg::ToWorker message) { inbox.Put(std::move(message)); },
        .on_closed = [&inbox](const Error& error) { inbox.Close(error); },
-       .run_in_hand = std::move(run_in_hand)});
+       .run_in_hand = std::move(run_in_hand)},
+      patience.once);
   if (!link) return link.error();
   Joined joined;
   (*link)->Send(msg::Hello{.protocol = kProtocolVersion,
@@ -101,7 +110,7 @@ Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
                            .wanted = options.wanted,
                            .host_id = HostId(),
                            .settings = options.settings});
-  if (const Status taken = TakeWelcome(options, inbox, &joined); !taken) {
+  if (const Status taken = TakeWelcome(options, inbox, patience.welcome, &joined); !taken) {
     const ErrorCode code = taken.error().code;
     const bool refused = code == ErrorCode::kTryAgain || code == ErrorCode::kRefused;
     if (!refused) (*link)->Send(msg::Leave{kWorkerEnds});

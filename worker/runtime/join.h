@@ -31,9 +31,19 @@ struct Joined {
   JobConfig config;  // with this worker's overrides
 };
 
+// How long a coordinator is tried.
+struct JoinPatience {
+  Duration reach;    // until connected
+  Duration welcome;  // then until its first answer
+  bool once = false;
+};
+
 // Blocks. The channel has a link afterwards, unless there is an error. All that the coordinator
 // says behind its welcome waits in the channel's inbox. Errors are one line for people; kTryAgain
 // and kRefused: the coordinator refuses this worker.
+Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
+                    std::function<msg::RunInHand()> run_in_hand, const JoinPatience& patience);
+// With the options' patience.
 Result<Joined> Join(const SessionOptions& options, CoordinatorChannel& channel,
                     std::function<msg::RunInHand()> run_in_hand);
 

@@ -23,6 +23,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/log.h"
+#include "base/options.h"
 
 namespace lockstep::worker {
 namespace {
@@ -30,6 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFile = "rescue.safetensors";
+constexpr const char* kPartial = "rescue.safetensors.partial";
 constexpr const char* kLock = "rescue.lock";
 constexpr const char* kGone = "coordinator.gone";
 constexpr const char* kFormat = "lockstep-rescue";
@@ -207,7 +209,7 @@ Status WritePartial(const RescueState& state, const fs::path& path) {
 }
 
 Status Write(const RescueState& state, const fs::path& folder) {
-  const fs::path partial = folder / (std::string(kFile) + ".partial");
+  const fs::path partial = folder / kPartial;
   Status written = WritePartial(state, partial);
   if (written.ok() && ::rename(partial.c_str(), (folder / kFile).c_str()) != 0) {
     written = Failed(partial, "cannot be renamed");
@@ -271,8 +273,8 @@ Result<std::string> SaveRescue(const RescueState& state) {
   if (lock->get() < 0) return Failed(folder / kLock, "cannot be opened");
   if (!LockWithin(lock, kPatience)) {
     return Error{ErrorCode::kTimeout,
-                 fmt::format("{}: another worker has been writing for {:.0f} s",
-                             (folder / kFile).string(), Seconds(kPatience))};
+                 fmt::format("{}: another worker has been writing for {}",
+                             (folder / kFile).string(), FormatDurationSeconds(Seconds(kPatience)))};
   }
   const fs::path path = folder / kFile;
   const auto saved = ReadSaved(path, state.run_id);

@@ -93,6 +93,7 @@ class SessionImpl final : public Session {
     auto joined = worker::Join(options_, *channel_, RunInHand());
     if (!joined) return joined.error();
     welcome_ = std::move(joined->welcome);
+    SetStandbys(welcome_.standbys);
     config_ = std::move(joined->config);
     return {};
   }
@@ -348,11 +349,26 @@ class SessionImpl final : public Session {
     return [this] { return run_watch_.InHand(); };
   }
 
+  // Where the next coordinator may be.
+  std::vector<std::string> Addresses() {
+    std::lock_guard lock(standbys_mutex_);
+    std::vector<std::string> addresses = standbys_;
+    for (const std::string& known : {options_.coordinator, coordinator_}) {
+      std::erase(addresses, known);
+      addresses.push_back(known);
+    }
+    return addresses;
+  }
+  void SetStandbys(std::vector<std::string> addresses) {
+    std::lock_guard lock(standbys_mutex_);
+    standbys_ = std::move(addresses);
+  }
+
   // True: there is something else to do than to look once more.
   bool LookForCoordinator(const std::string& lost) {
     const Duration patience = CoordinatorPatience(config_);
     if (!search_ && patience > Duration{}) {
-      search_.emplace(options_, welcome_, patience, lost, compute_, RunInHand());
+      search_.emplace(options_, Addresses(), welcome_, patience, lost, compute_, RunInHand());
     }
     const Error none{ErrorCode::kUnavailable, lost};
     const Result<bool> found = search_ ? search_->Look() : Result<bool>(none);
@@ -441,6 +457,8 @@ class SessionImpl final : public Session {
     // The same coordinator, which has given this worker up while it was stopped, believes nothing.
     const bool same = next.welcome.term == welcome_.term;
     welcome_ = std::move(next.welcome);
+    coordinator_ = next.address;
+    SetStandbys(welcome_.standbys);
     // An end that the core before has shown may not have come to the program.
     EpochsSeen epochs = detached.epochs_seen;
     epochs.next = next_epoch_;
@@ -517,6 +535,9 @@ class SessionImpl final : public Session {
   void Deliver(msg::ToWorker message) {
     // Answered by the channel.
     if (std::holds_alternative<msg::Ping>(message)) return;
+    if (auto* standbys = std::get_if<msg::Standbys>(&message)) {
+      return SetStandbys(std::move(standbys->addresses));
+    }
     if (const auto* refuse = std::get_if<msg::Refuse>(&message)) {
       compute_.End({.reason = WordsOf(*refuse), .failed = true, .unfit = !refuse->try_again});
       run_watch_.PutOut(refuse->reason, FromSeconds(config_.liveness.timeout_s), options_.on_hung);
@@ -722,6 +743,9 @@ class SessionImpl final : public Session {
   RunWatch run_watch_;
   ComputeQueue compute_;
   msg::Welcome welcome_;
+  std::string coordinator_ = options_.coordinator;  // that is followed
+  std::mutex standbys_mutex_;
+  std::vector<std::string> standbys_;  // under it: the control thread sets them
   JobConfig config_;
   std::unique_ptr<SessionParts> parts_;  // since Begin
   std::unique_ptr<Pacer> pacer_;

@@ -117,6 +117,15 @@ TEST(Codec, WhatCannotBeIsRefused) {
   EXPECT_THAT(ErrorOf(msg::Evaluate{1, RoundId(0), {5, 4}}), HasSubstr("ends before it begins"));
   EXPECT_THAT(ErrorOf(msg::Welcome{kZero, Term(1), "job", {}, ""}), HasSubstr("job key"));
   EXPECT_THAT(ErrorOf(msg::EvaluationResult{1, {0, 4}, 0, 5}), HasSubstr("more hits"));
+  EXPECT_THAT(ErrorOf(msg::Standbys{{"10.0.0.2:7070", "10.0.0.2"}}),
+              HasSubstr("address that is none"));
+  EXPECT_THAT(ErrorOf(msg::Standbys{std::vector<std::string>(9, "10.0.0.2:7070")}),
+              HasSubstr("too many entries"));
+  msg::Hello hello;
+  hello.standby = msg::StandbyHello{.address = "nowhere"};
+  EXPECT_THAT(ErrorOf(hello), HasSubstr("address that is none"));
+  EXPECT_THAT(ErrorOf(msg::Followed{.text = std::string(kMaxChunkBytes + 1, 'x')}),
+              HasSubstr("too many bytes"));
   EXPECT_THAT(ErrorOf(msg::ToWorker(msg::StateChunk{RoundId(0), 0, ~0ull, false, {std::byte{1}}})),
               HasSubstr("beyond all tensors"));
   // A source of state that this build does not know: kind 5 (Start), field 1 with the value 9.

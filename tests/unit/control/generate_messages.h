@@ -194,12 +194,17 @@ inline msg::StateChunk Any<msg::StateChunk>() {
           SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};
 }
 
+inline std::string AnyAddress() {
+  return "10.0.0.1:" + std::to_string(*rc::gen::inRange(1, 65536));
+}
+
 inline msg::ToWorker AnyToWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::ToWorker> == 22);
+  static_assert(std::variant_size_v<msg::ToWorker> == 24);
   switch (kind) {
     case 0:
-      return msg::Welcome{Any<MemberId>(),      Any<Term>(), AnyText(), SomeBytes(32), AnyText(),
-                          Any<std::uint32_t>(), AnyTime(),   AnyText(), AnyText()};
+      return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
+                          AnyText(),       Any<std::uint32_t>(), AnyTime(), AnyText(),
+                          AnyText(),       Several(AnyAddress)};
     case 1:
       return msg::Refuse{AnyText(), Any<bool>()};
     case 2:
@@ -245,6 +250,12 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
       return msg::Ping{Any<std::uint64_t>(), AnyTime()};
     case 20:
       return msg::GiveParameters{Any<std::uint32_t>(), Any<std::uint64_t>()};
+    case 21:
+      return msg::Standbys{Several(AnyAddress)};
+    case 22:
+      return msg::Followed{Any<std::uint64_t>(),
+                           static_cast<msg::Followed::Part>(*rc::gen::inRange(0, 7)), Any<bool>(),
+                           AnyText()};
     default:
       return msg::Decide{Any<RoundId>(), Any<Attempt>()};
   }
@@ -280,12 +291,14 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 27);
+  static_assert(std::variant_size_v<msg::FromWorker> == 28);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
                        std::nullopt,         AnyText()};
       if (Any<bool>()) hello.wanted = WorkerId(Any<std::uint32_t>());
+      if (Any<bool>())
+        hello.standby = msg::StandbyHello{AnyAddress(), Any<bool>(), Any<Term>(), AnyText()};
       return hello;
     }
     case 1:
@@ -369,6 +382,8 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
       return msg::Away{1 + AnyTime() % kMostAbsence.count(), AnyText()};
     case 24:
       return msg::Back{};
+    case 26:
+      return msg::Noted{Any<std::uint64_t>(), Any<Term>()};
     case 25:
       return msg::Given{Any<std::uint32_t>(), Any<std::uint64_t>() / 2,
                         SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};

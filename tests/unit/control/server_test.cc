@@ -142,6 +142,15 @@ TEST_F(ServerTest, AnAnswerThatComesWithTheEndOfTheTimeIsNoConnection) {
   EXPECT_EQ(result->error().code, ErrorCode::kTimeout);
 }
 
+TEST_F(ServerTest, AClientMayTryOnce) {
+  ControlClient::Options options;
+  options.coordinator = ClosedPort();
+  options.once = true;
+  const Error error = ConnectError(options);
+  EXPECT_EQ(error.code, ErrorCode::kUnavailable);
+  EXPECT_EQ(error.message, ToString(options.coordinator) + ": Connection refused");
+}
+
 TEST_F(ServerTest, ADestroyedClientCallsNobody) {
   Listen();
   const HostPort address = server_->address();

@@ -168,5 +168,42 @@ TEST_F(JournalTest, ItStaysShort) {
   EXPECT_EQ(read->entries.back().state.tensors, entry.state.tensors);
 }
 
+// What a standby is sent: the text once, then each line.
+TEST_F(JournalTest, AStandbyReadsItLineByLine) {
+  auto journal = Begin({"run", Term(2), {}});
+  for (std::uint64_t next = 1; next < 3; ++next) ASSERT_TRUE(journal->Append(Entry(next, 0, 2)));
+  JournalReader reader(JournalFile::kKept);
+  std::istringstream text(journal->Text());
+  for (std::string line; std::getline(text, line);) ASSERT_TRUE(reader.Take(line));
+  for (std::uint64_t next = 3; next < 10; ++next) {
+    ASSERT_TRUE(journal->Append(Entry(next, 0, 2)));
+    const std::string& line = journal->last_line();
+    const Status taken = reader.Take(std::string_view(line).substr(0, line.size() - 1));
+    ASSERT_TRUE(taken.ok()) << taken.error().message;
+  }
+  EXPECT_EQ(reader.contents().run_id, "run");
+  EXPECT_EQ(reader.contents().term, Term(2));
+  EXPECT_THAT(Rounds(reader.contents()), ElementsAre(6, 7, 8, 9));
+  EXPECT_EQ(reader.contents().entries.back().state.tensors, Entry(9).state.tensors);
+}
+
+// The first entry brings what all have in common.
+TEST_F(JournalTest, AStandbyMayComeBeforeTheFirstEntry) {
+  auto journal = Begin({"run", Term(1), {}});
+  JournalReader reader(JournalFile::kKept);
+  const std::string first = journal->Text();
+  ASSERT_TRUE(reader.Take(first.substr(0, first.size() - 1)));
+  ASSERT_TRUE(journal->Append(Entry(1)));
+  const std::string line = journal->last_line();
+  std::string damaged = line.substr(0, line.size() - 1);
+  damaged[40] ^= 1;
+  JournalReader other(JournalFile::kKept);
+  ASSERT_TRUE(other.Take(first.substr(0, first.size() - 1)));
+  EXPECT_THAT(other.Take(damaged).error().message, HasSubstr("its checksum does not fit"));
+  EXPECT_FALSE(other.Take(line.substr(0, line.size() / 2)));
+  ASSERT_TRUE(reader.Take(line.substr(0, line.size() - 1)));
+  EXPECT_EQ(reader.contents().entries.back().state.tensors, Entry(1).state.tensors);
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator

@@ -30,6 +30,13 @@ std::vector<JournalEntry> JournalOf(int rounds, std::uint32_t workers = 2) {
   return s.journal();
 }
 
+// A standby that has followed so many of the entries.
+Story TakesOverAfter(std::size_t followed, std::vector<JournalEntry> journal) {
+  journal.resize(followed);
+  return Story("after",
+               {.workers = 2, .min_workers = 2, .journal = journal, .journal_followed = true});
+}
+
 Story TakesOver(const std::vector<JournalEntry>& journal,
                 const std::optional<JobState>& checkpoint = std::nullopt) {
   return Story("after", {.workers = 2, .min_workers = 2, .resume = checkpoint, .journal = journal});
@@ -266,6 +273,41 @@ TEST(Reattach, OfTwoWithoutALinkOneGoesOn) {
   EXPECT_THAT(s.text(), HasSubstr("worker 1 is out: it and other workers cannot reach each other"));
   s.Sealed(0);
   EXPECT_TRUE(s.HasCommit(0)) << s.text();
+}
+
+// What a worker holds beyond the journal was committed without the standby. It does not lead, and
+// it leaves the workers what they hold.
+TEST(Reattach, AStandbyThatMissedAnEntryDoesNotLead) {
+  const auto journal = JournalOf(3);
+  for (const std::size_t followed : {std::size_t{2}, std::size_t{3}}) {
+    Story s = TakesOverAfter(followed, journal);
+    for (std::uint32_t w : {0u, 1u}) {
+      s.Hello(w);
+      s.ReadyWith(w, journal[w + 1].held());
+    }
+    Form(&s);
+    const bool complete = followed == journal.size();
+    EXPECT_EQ(s.finished(), !complete);
+    if (complete) {
+      EXPECT_THAT(s.text(), HasSubstr("the job goes on from round 3"));
+      continue;
+    }
+    EXPECT_THAT(s.text(), HasSubstr("abandon: worker 1 holds the parameters before round 3, and "
+                                    "the journal that this standby has followed ends before "
+                                    "round 2"));
+    EXPECT_THAT(s.text(), Not(HasSubstr("Finish")));
+    EXPECT_THAT(s.text(), Not(HasSubstr("Refuse")));
+  }
+}
+
+// Those who are there are told, and those who join are.
+TEST(Reattach, WorkersAreToldOfStandbys) {
+  Story s("standbys", {.workers = 2, .min_workers = 1});
+  s.Hello(0);
+  s.Ask(StandbysChanged{{"10.0.0.2:7070"}}, "a standby");
+  EXPECT_THAT(s.text(), HasSubstr("-> 0: Standbys 10.0.0.2:7070"));
+  s.Hello(1);
+  EXPECT_THAT(s.text(), HasSubstr("the next coordinator may be at 10.0.0.2:7070"));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST(RunDirectory, NothingIsWrittenToAnotherJobsFolder) {
   const Status append = directory->AppendRound(RoundLine(Record(1)));
   ASSERT_FALSE(append.ok());
   EXPECT_THAT(append.error().message, HasSubstr("rounds.jsonl: was replaced by another"));
-  EXPECT_FALSE(directory->AppendEvaluation(EvaluationRecord()).ok());
+  EXPECT_FALSE(directory->AppendEvaluation(EvaluationLine(EvaluationRecord())).ok());
   EXPECT_FALSE(directory->AppendTimeline(Record(1)).ok());
   EXPECT_FALSE(directory->Sync()().ok());
   EXPECT_FALSE(directory->WriteLast("summary.json", "{}\n").ok());
@@ -133,7 +133,7 @@ TEST(RunDirectory, KeepsWhatACheckpointKnowsOf) {
     EvaluationRecord evaluation;
     evaluation.round = RoundId(round);
     evaluation.accuracy = 0.25 * static_cast<double>(round);
-    ASSERT_TRUE(directory->AppendEvaluation(evaluation).ok());
+    ASSERT_TRUE(directory->AppendEvaluation(EvaluationLine(evaluation)).ok());
   }
   const std::string all = TextOf(folder / "run/rounds.jsonl");
   EXPECT_FALSE(directory->Keep(RoundId(6), 60, 0).ok());

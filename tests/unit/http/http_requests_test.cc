@@ -226,5 +226,37 @@ TEST_F(HttpRequestsTest, NoncesAreOursAndGrowOld) {
       << "forgotten as used just when it is too old";
 }
 
+// A standby has nothing to show but what it is, and one thing to do.
+TEST(StandbyRequests, ItTakesOverAndNothingElse) {
+  int told = 0;
+  HttpRequests::Handlers handlers;
+  handlers.status = [] { return "{\"standby\": {}}\n"; };
+  handlers.take_over = [&]() -> Result<std::string> {
+    ++told;
+    return Error{ErrorCode::kInvalid, "it is not complete"};
+  };
+  HttpRequests requests(std::move(handlers), HttpProof(KeyOf(7), kJob), {});
+  const auto ask = [](const std::string& method, const std::string& target) {
+    HttpRequest request;
+    request.method = method;
+    request.target = target;
+    return request;
+  };
+  EXPECT_EQ(requests.Answer(kNow, ask("GET", "/status")).body, "{\"standby\": {}}\n");
+  for (const char* target : {"/", "/metrics", "/rounds", "/policy", "/drain", "/slowdown"}) {
+    EXPECT_EQ(requests.Answer(kNow, ask("POST", target)).status, 404u) << target;
+    EXPECT_EQ(requests.Answer(kNow, ask("GET", target)).status, 404u) << target;
+  }
+  EXPECT_EQ(requests.Answer(kNow, ask("GET", "/takeover")).status, 405u);
+  HttpRequest request = ask("POST", "/takeover");
+  EXPECT_EQ(requests.Answer(kNow, request).status, 401u);
+  EXPECT_EQ(told, 0);
+  const std::string nonce = requests.Answer(kNow, ask("GET", "/nonce")).body;
+  request.nonce = nonce.substr(nonce.find(':') + 2, 64);
+  request.proof = ProofOf(KeyOf(7), kJob, request.nonce, "POST", "/takeover", "");
+  EXPECT_THAT(requests.Answer(kNow, request).body, HasSubstr("it is not complete"));
+  EXPECT_EQ(told, 1);
+}
+
 }  // namespace
 }  // namespace lockstep::coordinator

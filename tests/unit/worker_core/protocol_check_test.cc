@@ -156,6 +156,7 @@ TEST_F(ProtocolCheckTest, RoundsAreOfThisJob) {
   commit.parts = {{kPeer, PartIndex(0), 1, 4}, {kPeer, PartIndex(0), 1, 4}};
   BreaksAfterStart(commit, "out of order");
   BreaksAfterStart(msg::Welcome{}, "twice");
+  BreaksAfterStart(msg::Followed{}, "what a standby follows");
 }
 
 TEST_F(ProtocolCheckTest, OwnersCanBeCutFor) {

@@ -88,8 +88,10 @@ class Coordinating {
     auto server = Server::Open(options, "a job");
     EXPECT_TRUE(server.ok());
     server_ = *std::move(server);
-    thread_ = std::thread([this, core = *std::move(core)]() mutable {
-      runner_ = server_->Run([&](coordinator::ActionRunner::Ports ports) {
+    Server::Lead lead;  // nobody follows it
+    lead.job.timeout = FromSeconds(config.liveness.timeout_s);
+    thread_ = std::thread([this, core = *std::move(core), lead = std::move(lead)]() mutable {
+      runner_ = server_->Run(std::move(lead), [&](coordinator::ActionRunner::Ports ports) {
         return std::make_unique<coordinator::ActionRunner>(
             std::move(core), *directory_, *checkpoints_, *journal_, std::nullopt, std::move(ports));
       });
