@@ -1,5 +1,6 @@
 // A lease in etcd, which decides which coordinator of several leads. The lease as a value: events
-// and the time go in, requests to etcd and verdicts come out (shell/etcd_lease.h carries them out).
+// and the time go in, requests to etcd and verdicts come out (shell/lease_keeper.h carries them
+// out).
 //
 //   looking -> taking -> leading -> over
 //      ^          |

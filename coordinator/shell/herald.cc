@@ -34,7 +34,7 @@ void Herald::Try() {
         if (!made) return TryLater();
         channel_ = *std::move(made);
         channel_->Start({.on_message = [](const msg::ToWorker&) {},
-                         // One that is stopped hears nothing. Whoever closes the connection has
+                         // One that is stopped hears nothing. One that closes the connection has
                          // heard, or is no coordinator any more.
                          .on_closed =
                              [this](const Error& error) {

@@ -50,7 +50,7 @@ std::string Base64(std::string_view bytes) {
   return text;
 }
 
-// Of what may be anything; for people.
+// The text may hold any bytes; this form is for people.
 std::string FromBase64(std::string_view text) {
   std::string bytes;
   std::uint32_t bits = 0;

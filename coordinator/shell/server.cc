@@ -258,8 +258,8 @@ class ServerImpl final : public Server {
 
   void OnOtherLeads(Term term, const std::string& address) {
     DoAbandon(
-        fmt::format("the coordinator at {} leads the job in term {}, which is higher than "
-                    "this one's, {}: this coordinator ends",
+        fmt::format("the coordinator at {} leads the job in term {}, and this one in "
+                    "term {}: this coordinator ends",
                     address, term, term_));
   }
 

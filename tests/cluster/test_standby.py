@@ -303,7 +303,7 @@ class LeaseTest(ClusterTest):
             self.assertNotIn("takes over", job.log("standby"))
             job.interrupt()
             self.assertEqual(standby.process.wait(60 * PATIENCE), 0)
-            # Whoever comes next need not wait for the lease to expire.
+            # The next coordinator need not wait for the lease to expire.
             wait_for("the end of the lease", lambda: "kvs" not in etcd.ask("/v3/kv/range", {"key": base64.b64encode(b"lockstep-test").decode()}), 4)
 
     def test_without_etcd_the_leader_ends_in_time(self):
