@@ -110,26 +110,32 @@ class LeftoversTest(Folder):
     def of_job(self, before=None):
         return leftovers.of_job("mark-of-the-test", self.folder, leftovers.shared_memory() if before is None else before)
 
+    def start_marked(self):
+        """Starts a cat, and returns when it runs. Popen returns a moment earlier: while the kernel replaces the program, /proc/PID/environ is empty."""
+        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, processes.MARK: "mark-of-the-test"})
+        process.stdin.write(b"ready\n")
+        process.stdin.flush()
+        self.assertEqual(process.stdout.readline(), b"ready\n")
+        return process
+
     def test_a_process(self):
-        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={**os.environ, processes.MARK: "mark-of-the-test"})
+        process = self.start_marked()
         try:
             lines = self.of_job()
             self.assertEqual((len(lines), f"a process is left: {process.pid} cat" in lines), (1, True), lines)
             self.assertEqual(leftovers.of_job("another", self.folder, leftovers.shared_memory()), [])
         finally:
-            process.stdin.close()
-            process.wait()
+            process.communicate()
         self.assertEqual(self.of_job(), [])
 
     def test_a_stopped_process(self):
-        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={**os.environ, processes.MARK: "mark-of-the-test"})
+        process = self.start_marked()
         process.send_signal(signal.SIGSTOP)
         try:
             self.assertEqual(len(self.of_job()), 1)
         finally:
             process.kill()
-            process.stdin.close()
-            process.wait()
+            process.communicate()
 
     def test_files(self):
         (self.folder / "lockstep-secret").write_text("")
