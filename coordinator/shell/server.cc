@@ -153,13 +153,12 @@ class ServerImpl final : public Server {
     run_id_ = lead.run_id;
     term_ = lead.term;
     const Duration timeout = lead.job.timeout;
+    most_for_standbys_ = timeout / 4;
     feed_ = std::make_unique<StandbyFeed>(
         io_, std::move(lead.job),
         StandbyFeed::Handlers{
             .on_standbys =
-                [this](std::vector<std::string> addresses) {
-                  Deliver(StandbysChanged{std::move(addresses)});
-                },
+                [this](std::vector<std::string> addresses) { OnStandbys(std::move(addresses)); },
             .on_released = [this] { Release(); },
             .on_takeover = [this](Term term,
                                   const std::string& address) { OnOtherLeads(term, address); }});
@@ -256,6 +255,38 @@ class ServerImpl final : public Server {
     channel->Send(msg::ToWorker(msg::Refuse{refusal, !mismatch}));
   }
 
+  // A coordinator may die right after a standby is complete, so the workers are to know it before.
+  // What answers a ping has read what was sent before the ping.
+  void OnStandbys(std::vector<std::string> addresses) {
+    const bool any = !addresses.empty();
+    const std::string address = any ? addresses.front() : std::string();
+    Deliver(StandbysChanged{std::move(addresses)});
+    unaware_.clear();
+    unaware_patience_.cancel();
+    if (!any) return;
+    OnceNoted([this, address] {
+      for (auto& [id, peer] : channels_) unaware_[id] = peer.channel->Ping();
+      if (unaware_.empty()) return feed_->Known();
+      unaware_patience_.expires_after(
+          std::chrono::duration_cast<std::chrono::steady_clock::duration>(most_for_standbys_));
+      unaware_patience_.async_wait([this, address](const boost::system::error_code& error) {
+        if (error || unaware_.empty()) return;
+        spdlog::warn(
+            "{} workers have not answered within {:g} s: should the coordinator die before they "
+            "do, they will not know of the standby at {}",
+            unaware_.size(), Seconds(most_for_standbys_), address);
+        unaware_.clear();
+        feed_->Known();
+      });
+    });
+  }
+
+  void OnAware(ConnectionId id) {
+    if (unaware_.erase(id) == 0 || !unaware_.empty()) return;
+    unaware_patience_.cancel();
+    feed_->Known();
+  }
+
   void OnOtherLeads(Term term, const std::string& address) {
     DoAbandon(
         fmt::format("the coordinator at {} leads the job in term {}, and this one in "
@@ -298,6 +329,7 @@ class ServerImpl final : public Server {
                           const bool ours = closing_.erase(id) != 0;
                           channels_.erase(id);
                           silent_.erase(id);
+                          OnAware(id);
                           if (awaits_settings_) return ForgetEarly(id);
                           if (!ours) Deliver(Disconnected{id, error.message});
                           if (finished_ && channels_.empty() && !releasing_) io_.stop();
@@ -386,6 +418,8 @@ class ServerImpl final : public Server {
   void OnPong(ConnectionId id, const msg::Pong& heard) {
     const auto found = channels_.find(id);
     if (found == channels_.end()) return;
+    const auto unaware = unaware_.find(id);
+    if (unaware != unaware_.end() && unaware->second <= heard.sequence) OnAware(id);
     Peer& peer = found->second;
     std::optional<msg::Ping> answered;
     while (!peer.questions.empty() && peer.questions.front().sent <= heard.sequence) {
@@ -472,6 +506,7 @@ class ServerImpl final : public Server {
     finished_ = true;
     timer_.cancel();
     progress_.cancel();
+    unaware_patience_.cancel();
     signals_.cancel();
     one_stop_.cancel();
     page_.reset();
@@ -509,6 +544,10 @@ class ServerImpl final : public Server {
   std::unique_ptr<control::ControlServer> listener_;
   std::unique_ptr<StatusPage> page_;
   std::unique_ptr<StandbyFeed> feed_;  // in Run
+  // Workers that have yet to answer a ping, its number, since the standby was told to them.
+  std::unordered_map<ConnectionId, std::uint64_t> unaware_;
+  asio::steady_timer unaware_patience_{io_};
+  Duration most_for_standbys_ = {};  // in Run
   std::unique_ptr<Herald> herald_;
   std::unique_ptr<LeaseKeeper> keeper_;  // null: no lease decides
   bool releasing_ = false;               // it says so at the end

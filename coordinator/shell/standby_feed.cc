@@ -52,6 +52,13 @@ void StandbyFeed::Accept(std::unique_ptr<control::WorkerChannel> channel,
     follower_->rounds = std::ifstream(job_.records / "rounds.jsonl", std::ios::binary);
   }
   Copy();
+  handlers_.on_standbys({follower_->address});
+}
+
+void StandbyFeed::Known() {
+  if (!follower_ || follower_->known) return;
+  follower_->known = true;
+  Copy();
 }
 
 // Whole lines, and some of them at once.
@@ -76,6 +83,7 @@ void StandbyFeed::Copy() {
       if (!lines.empty()) Send(Part::kRounds, lines);
     } while (!lines.empty());
   }
+  if (!follower.known) return;
   if (follower.own_folder) {
     std::ifstream evaluations(job_.records / "evaluations.jsonl", std::ios::binary);
     while (evaluations) {
@@ -134,7 +142,6 @@ void StandbyFeed::OnNoted(const msg::Noted& noted) {
   if (!follower.complete && follower.noted >= follower.journal) {
     follower.complete = true;
     spdlog::info("the standby at {} has all that it needs to take over", follower.address);
-    handlers_.on_standbys({follower.address});
   }
   if (!held) return;
   if (holds()) return AwaitNoted();
@@ -147,7 +154,7 @@ void StandbyFeed::GiveUp(const std::string& why) {
   const auto gone = std::move(follower_);
   patience_.cancel();
   spdlog::warn("the standby at {} is lost: {}; the job goes on without one", gone->address, why);
-  if (gone->complete) handlers_.on_standbys({});
+  handlers_.on_standbys({});
   if (gone->entry > gone->noted) handlers_.on_released();
 }
 

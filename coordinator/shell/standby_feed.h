@@ -1,6 +1,7 @@
 // The active coordinator's end of the connection to a standby, which follows it and may take over.
-// The standby is sent the job, the records so far and the journal so far. Then it is complete, and
-// nobody hears of an entry of the journal before the standby has it (`holds`).
+// Workers are told its address first. The standby is sent the job, the records so far and, once the
+// workers know it (`Known`), the journal so far. Then it is complete, and nobody hears of an entry
+// of the journal before the standby has it (`holds`).
 //
 // There is one standby at a time. It never stops the job: one that is gone, or that does not have
 // an entry in time, is given up. It is told so where it can be reached.
@@ -35,7 +36,8 @@ class StandbyFeed {
     Duration timeout;                      // liveness.timeout
   };
   struct Handlers {
-    // The addresses of the standbys that are complete: they have changed.
+    // The addresses of the standbys, which workers are to know: they have changed. Known() follows
+    // where there are any.
     std::function<void(std::vector<std::string>)> on_standbys;
     std::function<void()> on_released;  // holds() is false again
     // The standby leads from now on, in this term.
@@ -47,6 +49,8 @@ class StandbyFeed {
   // A new standby. Where there is one already it is told to try again.
   void Accept(std::unique_ptr<transport::control::WorkerChannel> channel,
               const msg::StandbyHello& hello);
+  // The workers know the addresses that on_standbys told last. Also from within it.
+  void Known();
   // A part was written just now: a line of the journal, lines of records, the summary at the end.
   void Tell(msg::Followed::Part part, const std::string& text);
   // The standby has not acknowledged the last entry: nobody else may hear of it yet.
@@ -64,6 +68,7 @@ class StandbyFeed {
     std::uint64_t noted = 0;    // acknowledged
     std::uint64_t journal = 0;  // that of the journal so far; 0: it is still sent records
     std::uint64_t entry = 0;    // of the last entry after it
+    bool known = false;         // to the workers
     bool complete = false;      // it has the journal
   };
 

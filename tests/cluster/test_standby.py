@@ -96,6 +96,33 @@ class StandbyTest(ClusterTest):
     def test_it_takes_over_in_the_same_folder(self):
         self.run_through(2, shared=True)
 
+    def test_the_coordinator_dies_right_after_the_standby_is_complete(self):
+        # Nobody waits between the two, so the workers must have known the standby's address before.
+        with Job(4, PACED, job__rounds=60) as job:
+            job.start()
+            for death in range(3):
+                standby = Standby(job, f"standby{death}", job.run_dir)
+                job.wait_for_rounds(10 * death + 10)
+                standby.complete()
+                kill(job)
+                standby.tell()
+                standby.leads()
+                standby.said("whose parameters 4 workers held")
+            job.finish()
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_a_stopped_worker_does_not_keep_a_standby_from_being_complete(self):
+        with Job(2, PACED, job__rounds=ENDLESS, liveness__timeout="4s", policy__name="partial") as job:
+            job.start()
+            job.wait_for_rounds(5)
+            stopped = job.processes["worker1"]
+            stopped.send_signal(signal.SIGSTOP)
+            Standby(job, "standby").complete()
+            self.assertIn("1 workers have not answered within 1 s: should the coordinator die before they do, they will not know of the standby at",
+                          job.log("coordinator"))
+            stopped.send_signal(signal.SIGCONT)
+            job.interrupt()
+
     def test_it_is_told_over_http_and_the_other_one_ends(self):
         with Job(2, PACED, job__rounds=ENDLESS) as job:
             job.start()
