@@ -47,6 +47,10 @@ constexpr Feature kConnections = {"exchange.connections", "2 and more", nullptr,
                                     const std::uint32_t count = f.config.exchange.connections;
                                     return If(count > 1, std::to_string(count));
                                   }};
+constexpr Feature kAudit = {"audit.share", "above 0", nullptr, [](const Facts& f) {
+                              const double share = f.config.audit.share;
+                              return If(share > 0, fmt::format("{}", share));
+                            }};
 constexpr Feature kCustom = {"optimizer.name", "custom", nullptr, [](const Facts& f) {
                                return If(f.config.optimizer.custom(), "custom");
                              }};
@@ -98,6 +102,11 @@ constexpr std::array kRows = {
     Row{kCompression, kRelaxed,
         "{0} and {1}: compression adds the rest of a contribution to the worker's next gradient "
         "once the commit is known, and {2} does not wait for that"},
+    Row{kAudit, kCompression,
+        "{0} and {1}: a contribution has the rest of the worker's last one in it, and no other "
+        "worker has that"},
+    Row{kAudit, kNotSynchronous,
+        "{0} and {1}: no two workers compute a unit with the same parameters"},
     Row{kRounding, kFp32, "{0} and {1}: nothing is rounded to 16 bits, take bf16 or fp16"},
     Row{kRounding, kCompression,
         "{0} and {1}: compression adds the error of rounding to the worker's next gradient, take "

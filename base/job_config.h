@@ -165,6 +165,11 @@ struct JournalSection {
   bool sync = false;  // sync each entry to the disk before its commit is sent
 };
 
+struct AuditSection {
+  double share = 0;         // of the units that a second worker computes too; 0: none
+  double tolerance = 1e-3;  // between workers that compute in unlike ways
+};
+
 struct JobConfig {
   JobSection job;
   ModelSection model;
@@ -179,6 +184,7 @@ struct JobConfig {
   EvaluationSection evaluation;
   CheckpointSection checkpoint;
   JournalSection journal;
+  AuditSection audit;
 };
 
 }  // namespace lockstep

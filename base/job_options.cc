@@ -364,6 +364,13 @@ void DeclareRest(OptionTable& table, JobConfig* config) {
   table.Add("journal.sync", &config->journal.sync, TrueOrFalse(),
             "Bring each commit's entry to the disk before anybody hears of the commit. Then even a "
             "stop of the coordinator's machine loses none; a stop of its process never does");
+  table.Group("[audit]", "the search for workers that compute wrong gradients");
+  table.Add("audit.share", &config->audit.share, Number(0, 1),
+            "Share of the units that a second worker computes as well; both gradients are "
+            "compared. A worker whose gradients differ from two others' is put out. 0: none");
+  table.Add("audit.tolerance", &config->audit.tolerance, Number(0, 1),
+            "Workers with unlike devices, processors or numbers of threads may differ by so much: "
+            "the norm of the difference over the gradient's. Between like ones all bits count");
 }
 
 Result<JobConfig> Read(std::span<const Setting> settings, auto&& read_file) {

@@ -129,6 +129,18 @@ struct Assignment {
   bool operator==(const Assignment&) const = default;
 };
 
+// A unit that other workers compute as well, to find out who computes a wrong gradient
+// (audit.share). It is the first one of a member's assignment. Each of them says what came out
+// (msg::Audited).
+struct Audit {
+  MemberId subject;  // its gradient counts
+  Unit unit;
+  // They compute it before their own work, and it counts for nothing. A member is named in one
+  // audit of a plan at most.
+  std::vector<MemberId> by;
+  bool operator==(const Audit&) const = default;
+};
+
 struct Plan {
   RoundId round;
   Epoch epoch;
@@ -151,6 +163,7 @@ struct Plan {
   // The position in the learning rate's schedule before this round, in updates of whole rounds;
   // updates that were made may be fractions.
   double position = 0;
+  std::vector<Audit> audits = {};  // by ascending subject
   bool operator==(const Plan&) const = default;
 };
 
@@ -813,11 +826,31 @@ struct Noted {
   bool operator==(const Noted&) const = default;
 };
 
+// A sketch has so many sums of a gradient's values, with signs drawn at random. Value i is in sum i
+// modulo their number. The distance of two sketches estimates that of the gradients. See Alon,
+// Matias and Szegedy, "The space complexity of approximating the frequency moments", STOC 1996.
+// One sum for each value is from Charikar, Chen and Farach-Colton, "Finding frequent items in data
+// streams", ICALP 2002.
+inline constexpr std::size_t kAuditCounters = 64;
+
+// The gradient of a unit that is audited, of this unit alone.
+struct Audited {
+  RoundId round;
+  Attempt plan;  // Plan::attempt
+  Unit unit;
+  Digest128 bits;      // of the gradient
+  double squares = 0;  // their sum; not finite where a value is not
+  std::vector<double> sketch;
+  // Gradients of workers that compute alike are the same bits: of what device, by how many threads.
+  std::string arithmetic;
+  bool operator==(const Audited&) const = default;
+};
+
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
                  Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite, Away,
-                 Back, Given, Noted>;
+                 Back, Given, Noted, Audited>;
 
 }  // namespace msg
 

@@ -75,4 +75,18 @@ std::size_t UsableProcessors() {
   return usable;
 }
 
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  std::string parts;  // where the kernel has no name
+  while (std::getline(file, line)) {
+    const auto colon = line.find(": ");
+    if (colon == std::string::npos) continue;
+    if (line.starts_with("model name")) return line.substr(colon + 2);
+    if (parts.size() < 64 && (line.starts_with("CPU implementer") || line.starts_with("CPU part")))
+      parts += line.substr(colon + 2) + " ";
+  }
+  return parts.empty() ? "an unknown processor" : "processor " + parts;
+}
+
 }  // namespace lockstep

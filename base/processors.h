@@ -13,6 +13,9 @@ namespace lockstep {
 // count.
 std::size_t UsableProcessors();
 
+// The first processor's name as the kernel has it, or its maker's numbers.
+std::string ProcessorName();
+
 // --- its parts
 
 // The number in a list as the kernel writes it, such as "0-3,8"; 0: it cannot be read.

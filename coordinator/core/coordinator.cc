@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "base/overloaded.h"
 #include "base/schedule.h"
+#include "base/sometimes.h"
 #include "coordinator/core/from_round.h"
 #include "coordinator/core/resume_rules.h"
 #include "policies/registry.h"
@@ -131,6 +132,7 @@ void Coordinator::Step(Time now, Event event, Actions* out) {
     std::string follows;
     // Its last ping may have been due when it stopped.
     if (gap >= job_.timeout / 2) {
+      Sometimes<"stop: the coordinator stood still for long">();
       overslept_ = gap;
       overslept_until_ = now - job_.stopped() + kEndsComeIn;
       follows = fmt::format("; workers wait {} for it (liveness.timeout) and may have left",
@@ -332,6 +334,7 @@ bool Coordinator::AwaitsLevel() {
     return false;
   }
   if (left_over_it_ && MayHandOver()) {
+    Sometimes<"stop: all have left, and it hands the job over">();
     ending_.HandOver(
         fmt::format("the coordinator itself stood still for {:.1f} s, and its workers "
                     "look for the next one",
@@ -461,6 +464,7 @@ void Coordinator::ChooseState() {
         "no worker holds the parameters of the job before, and no checkpoint was written");
   }
   if (held_ == nullptr) {
+    Sometimes<"reattachment: from the checkpoint, as nobody holds an entry">();
     job_.Log(LogLevel::kWarning,
              "no worker holds the parameters of the job before: it goes on from its checkpoint{}",
              job_.saved_round() ? fmt::format(" after round {}", *job_.saved_round()) : "");
@@ -571,6 +575,7 @@ void Coordinator::OnDisconnected(const Disconnected& event) {
 void Coordinator::OnReceived(Received event) {
   if (admission_.Waits(event.connection)) {
     if (job_.now() < overslept_until_ && rounds_.begun() && MayHandOver()) {
+      Sometimes<"stop: a worker has left, and it hands the job over">();
       return admission_.PutOff(event.connection,
                                "the coordinator itself stood still, and looks who has left");
     }
@@ -642,6 +647,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           [&](msg::HoldAnswer& m) { return rounds_.OnHoldAnswer(from, m); },
           [&](msg::Held& m) { return rounds_.OnHeld(from, m); },
           [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
+          [&](msg::Audited& m) { return rounds_.OnAudited(from, m); },
           [](msg::Noted&) -> Status {
             return Error{ErrorCode::kInvalid, "answers as a standby does"};
           },

@@ -193,6 +193,7 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
     job_->Log(LogLevel::kWarning, "the final parameters of worker {} differ from the majority's",
               worker);
   }
+  if (job_->start.config.audit.share > 0) result.audit = rounds_->audits();
   result.transport = job_->transport();
   result.checkpoint_round = job_->saved_round();
   result.paths = job_->members.Paths();

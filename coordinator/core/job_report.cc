@@ -75,6 +75,7 @@ JobStatus JobReport::Status(Time now) const {
     status.updates = job_->resumed()->updates;
   }
   status.warnings = outliers_.Standing();
+  if (job_->start.config.audit.share > 0) status.audit = parts_.rounds->audits();
   status.waiting_for =
       parts_.rounds->begun() ? parts_.rounds->Waiting() : parts_.initial_broadcast->Waiting();
   if (job_->phase() == Phase::kGathering || job_->phase() == Phase::kForming) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 
 namespace lockstep::coordinator {
 
@@ -17,6 +18,8 @@ const JournalEntry* Reattachment::Choose() {
              member.ready.held == entry->held();
     });
     if (held) chosen_ = &*entry;
+    if (held && entry != journal.rbegin())
+      Sometimes<"reattachment: an entry before the last one">();
   }
   return chosen_;
 }
@@ -31,7 +34,9 @@ const Member* Reattachment::Beyond() const {
     return held->attempt > newest.attempt;
   };
   const auto found = std::ranges::find_if(job_->members.all(), newer);
-  return found == job_->members.all().end() ? nullptr : &*found;
+  if (found == job_->members.all().end()) return nullptr;
+  Sometimes<"reattachment: a worker is beyond the journal">();
+  return &*found;
 }
 
 bool Reattachment::Holds(const Member& member) const {
@@ -41,6 +46,7 @@ bool Reattachment::Holds(const Member& member) const {
 std::string Reattachment::Words(std::uint32_t holders, std::uint32_t others) const {
   std::string text = fmt::format("the job goes on from round {}, whose parameters {} worker{} held",
                                  chosen_->state.next_round, holders, holders == 1 ? "" : "s");
+  if (others > 0) Sometimes<"reattachment: some copy the parameters">();
   if (others > 0) text += fmt::format("; {} cop{} them", others, others == 1 ? "ies" : "y");
   return text;
 }

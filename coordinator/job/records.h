@@ -150,6 +150,13 @@ struct Resumed {
   std::uint64_t updates = 0;
 };
 
+// Audits of this coordinator's start (audit.share).
+struct AuditRecord {
+  std::uint64_t units = 0;      // that were computed by two workers or more
+  std::uint64_t differed = 0;   // of these
+  std::vector<WorkerId> wrong;  // were put out
+};
+
 // A job on virtual time.
 struct SimulatedRecord {
   std::string exchange;  // "full" or "modelled"
@@ -185,7 +192,8 @@ struct JobResult {
   std::vector<PathRecord> paths;
   std::vector<StragglerRecord> stragglers;  // the worst first
   double saved_seconds = 0;
-  SentRecord sent;  // in closed rounds
+  SentRecord sent;                   // in closed rounds
+  std::optional<AuditRecord> audit;  // with audit.share above 0
   std::optional<SimulatedRecord> simulated;
   Emulation emulation;
 };
@@ -272,6 +280,7 @@ struct JobStatus {
   std::string reason;       // why the last round closed, in the policy's words
   std::string waiting_for;  // who is slow and why, in words; empty when nobody is waited for
   std::vector<std::string> warnings;  // about the job's numbers, as long as they stand
+  std::optional<AuditRecord> audit;   // with audit.share above 0
   double seconds = 0;                 // since the job's start
   Emulation emulation;                // with the slow-downs that are in force
   Totals totals;

@@ -246,6 +246,11 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   }
   if (std::string difference = SettingsMismatch(*hello); !difference.empty())
     return Refuse(connection, std::move(difference));
+  if (job_->wrong_devices().contains({hello->host, hello->host_id, hello->device})) {
+    return Refuse(connection, fmt::format("{} of host {} has computed wrong gradients in this job "
+                                          "(audit.share): start this worker on another one",
+                                          hello->device, hello->host));
+  }
   Member* member = job_->members.TakeSlot(hello->wanted, connection, job_->now());
   if (member == nullptr) {
     return Refuse(connection,

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 #include "coordinator/membership/admission.h"
 
 namespace lockstep::coordinator {
@@ -96,6 +97,7 @@ bool Joining::JudgeUnreached(Member& member, const Newcomer& newcomer) {
   for (const auto& [id, unreached] : newcomer.unreached) {
     const Member* peer = job_->members.Find(id);
     if (peer == nullptr || peer->answered_ping < unreached.ping) continue;
+    Sometimes<"joining: a newcomer does not reach a member">();
     EvictUnreached(member, id.worker, unreached.error);
     return true;
   }
@@ -234,6 +236,7 @@ bool Joining::ReadmitApplied() {
     if (member.applied_behind != truth) continue;
     job_->Log(LogLevel::kWarning, "worker {} is readmitted: it was behind and has applied round {}",
               member.id.worker, truth.first);
+    Sometimes<"readmitted: with the committed round, when nobody was live">();
     MakeLive(member, truth.first.Next());
     any = true;
   }
@@ -280,6 +283,7 @@ bool Joining::ReadmitDenied() {
     if (!LacksCommitted(member, round) || member.state != MemberState::kBehindDenied) continue;
     job_->Log(LogLevel::kWarning, "worker {} is readmitted: it has the parameters before round {}",
               member.id.worker, round);
+    Sometimes<"readmitted: without the committed round, when nobody was live">();
     MakeLive(member, round);
     any = true;
   }
@@ -411,6 +415,7 @@ bool Joining::CheckNewcomers() {
       // An edge that cannot be mended stays broken as long as this member is here. It has to
       // connect again, unless the other one goes.
       if (job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(lost->worker)) {
+        Sometimes<"joining: an edge of a newcomer breaks again">();
         job_->Evict(*member,
                     fmt::format("it and worker {} cannot reach each other any more", lost->worker));
       }
@@ -421,6 +426,7 @@ bool Joining::CheckNewcomers() {
     } else if (job_->now() >= newcomer.deadline) {
       const auto silent = std::find_if(newcomer.peers.begin(), newcomer.peers.end(),
                                        [](const auto& peer) { return peer.second != kBoth; });
+      Sometimes<"joining: a newcomer does not connect in time">();
       job_->Evict(*member,
                   fmt::format("it and worker {} did not connect in time", silent->first.worker));
     }
@@ -448,7 +454,13 @@ void Joining::CheckCopying() {
     const Copying& copying = copying_[id];
     const Member* donor = job_->members.Find(copying.donor);
     const bool lost = donor == nullptr || !donor->live();
+    if (lost) {
+      Sometimes<"copying: the donor is lost">();
+    } else {
+      Sometimes<"copying: it is late">();
+    }
     if (!lost && copying.tries >= kCopyTries) {
+      Sometimes<"copying: given up">();
       job_->Evict(*member, "it could not copy the state in time");
     } else if (Copy(*member, copying.donor) && lost) {
       --copying_[id].tries;  // the loss of a donor is not its fault

@@ -110,6 +110,16 @@ std::string JobText(const JobStatus& status) {
   text += One("lockstep_warnings", "gauge",
               "Warnings about the job's numbers that stand: of gradients, of the loss.",
               status.warnings.size());
+  if (status.audit) {
+    text += One("lockstep_audited_units_total", "counter",
+                "Units whose gradient two workers or more have computed (audit.share).",
+                status.audit->units);
+    text += One("lockstep_audits_differed_total", "counter", "Of these, such that differed.",
+                status.audit->differed);
+    text += One("lockstep_audits_wrong_workers_total", "counter",
+                "Workers that were put out because their gradients are wrong.",
+                status.audit->wrong.size());
+  }
   text += One("lockstep_job_workers", "gauge", "Workers that the job is for.", status.workers);
   text += One("lockstep_contributors", "gauge", "Workers in the last commit.", status.contributors);
   text += One("lockstep_excluded", "gauge", "Workers with units that are not in the last commit.",

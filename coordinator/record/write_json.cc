@@ -279,6 +279,12 @@ std::string PathsText(const std::vector<PathRecord>& paths) {
   return out.Take();
 }
 
+Json AuditJson(const AuditRecord& audit) {
+  Json wrong = Json::array();
+  for (const WorkerId worker : audit.wrong) wrong.push_back(worker.value);
+  return {{"units", audit.units}, {"differed", audit.differed}, {"wrong", std::move(wrong)}};
+}
+
 // The share of the exchange that overlapped with computation, or why there is no such figure.
 Json OverlapJson(const JobResult& result) {
   if (result.sent.bytes > 0) {
@@ -321,6 +327,7 @@ std::string SummaryText(const JobResult& result) {
   out["params_digest"] = result.params_digest.empty() ? Json(nullptr) : Json(result.params_digest);
   out["checkpoint_round"] =
       result.checkpoint_round ? Json(result.checkpoint_round->value) : Json(nullptr);
+  if (result.audit) out["audit"] = AuditJson(*result.audit);
   out["digest_differs"] = Json::array();
   for (WorkerId worker : result.digest_differs) out["digest_differs"].push_back(worker.value);
   out["samples_counted"] = result.totals.samples_counted;
@@ -373,6 +380,7 @@ std::string StatusText(const JobStatus& status) {
   out["reason"] = status.reason;
   out["waiting_for"] = status.waiting_for;
   out["warnings"] = status.warnings;
+  if (status.audit) out["audit"] = AuditJson(*status.audit);
   out["seconds"] = status.seconds;
   out["emulated"] = status.emulation.any();
   out["unit_time_seconds"] = status.emulation.unit_seconds;

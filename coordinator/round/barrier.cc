@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -106,13 +107,18 @@ Barrier::Decision Barrier::OnDeadline() {
       decision.blamed.push_back(replica.id.worker);
     }
   }
-  if (!decision.blamed.empty()) return decision;
+  if (!decision.blamed.empty()) {
+    Sometimes<"replicas: a silent holder is blamed">();
+    return decision;
+  }
   if (++extensions_ >= kExtensions && job_->now() >= stuck_from_) {
+    Sometimes<"replicas: a late holder is blamed">();
     for (const Replica& replica : replicas_) {
       if (!replica.held) decision.blamed.push_back(replica.id.worker);
     }
     return decision;
   }
+  Sometimes<"replicas: a late holder gets more time">();
   Begin(Longer());
   return decision;
 }
@@ -122,6 +128,7 @@ Barrier::Decision Barrier::OnFetchDeadline() {
   if (!pinged_at_) return Ping();
   Decision decision;
   decision.silent = Silent();
+  Sometimes<"replicas: new parameters are late">();
   Begin(Longer());
   return decision;
 }

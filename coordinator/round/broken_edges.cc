@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/routes.h"
+#include "base/sometimes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -91,12 +92,14 @@ bool BrokenEdges::Resolve(const Found& found, std::span<const MemberId> eligible
   const bool late =
       !found.mending || job_->now() >= job_->edge_broke_at() + job_->timeout / kMending;
   if (shared_out && found.heard && late && !replicas.Needed(found.worst)) {
+    Sometimes<"edges: a member is behind, as state is shared out">();
     PutBehind(worst);
     return true;
   }
   const auto whole = [&](const MemberId& id) { return found.counts[id.worker.value] == 0; };
   if (!shared_out && std::ranges::any_of(eligible, whole)) return false;
   if (found.heard && !found.mending) {
+    Sometimes<"edges: nobody reaches all, and one goes">();
     job_->Evict(worst, "it and other workers cannot reach each other");
   }
   return true;
@@ -123,6 +126,9 @@ std::vector<MemberId> BrokenEdges::Avoiding(std::vector<MemberId> candidates) co
   std::ranges::copy_if(candidates, std::back_inserter(reached), [this](const MemberId& id) {
     return job_->members.BrokenEdges(id.worker) == 0;
   });
+  if (!reached.empty() && reached.size() < candidates.size()) {
+    Sometimes<"edges: owners avoid a broken one">();
+  }
   return reached.empty() ? candidates : reached;
 }
 
@@ -141,6 +147,7 @@ std::vector<WorkerId> OwnersToAvoid(const OwnerMap& owners, std::span<const std:
   for (std::uint32_t slot = 0; slot < counts.size(); ++slot) {
     if (counts[slot] > 0) avoided.emplace_back(slot);
   }
+  Sometimes<"edges: another owner map before the commit">();
   return avoided;
 }
 
@@ -151,7 +158,9 @@ std::optional<std::pair<WorkerId, WorkerId>> BrokenOnTheWay(const msg::Commit& c
                                                             std::span<const MemberId> lacking) {
   for (const MemberId& id : lacking) {
     for (const MemberId& source : SourcesOf(commit, id)) {
-      if (members.Broken(id.worker, source.worker)) return std::pair(id.worker, source.worker);
+      if (!members.Broken(id.worker, source.worker)) continue;
+      Sometimes<"edges: sums are to pass over a broken one">();
+      return std::pair(id.worker, source.worker);
     }
   }
   return std::nullopt;

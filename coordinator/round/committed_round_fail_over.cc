@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 #include "coordinator/round/broken_edges.h"
 #include "coordinator/round/committed_round.h"
 
@@ -25,6 +26,7 @@ void CommittedRound::BeginFailover(const std::string& why) {
   if (closed() || failing_over() || to_apply_ == 0) return;
   failover_reason_ = why;
   job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
+  Sometimes<"fail-over: begun">();
   if (TakeFromHolders()) return;
   AskWhoHolds();
   Enter(Phase::kFencing);
@@ -111,10 +113,12 @@ bool CommittedRound::TakeFromHolders() {
       holder = std::find_if(holders.begin(), holders.end(), [&](const MemberId& h) {
         return job_->members.Mending(h.worker, id.worker);
       });
+      if (holder != holders.end()) Sometimes<"fail-over: a holder over an edge that mends">();
     }
     if (holder != holders.end()) {
       SendToHolder(*member, SlotOf(id).answer == Answer::kYes ? id : *holder);
     } else if (member->live()) {
+      Sometimes<"fail-over: a member reaches no holder">();
       // Perhaps it reaches somebody who has applied them by then. A member that is catching up
       // anyway copies the slices whose sums it misses.
       job_->PutBehind(*member, "it reaches nobody that holds the sums");
@@ -122,6 +126,7 @@ bool CommittedRound::TakeFromHolders() {
   }
   Enter(sum_holders_.empty() ? Phase::kPublishing : Phase::kFromHolders);
   if (!sum_holders_.empty()) {
+    Sometimes<"fail-over: a member holds all sums">();
     moved_at_ = job_->now();
     job_->Log(LogLevel::kInfo, "round {} attempt {}: worker {} holds all sums", round(),
               commit_.attempt, sum_holders_.front().worker);
@@ -157,9 +162,11 @@ void CommittedRound::AvoidBrokenHolders() {
       return !job_->members.Broken(h.worker, id.worker);
     });
     if (other != holders.end()) {
+      Sometimes<"fail-over: another holder, as an edge broke">();
       SendToHolder(*member, *other);
     } else if (!job_->members.Mending(id.worker, from->worker) &&
                job_->HeardSinceEdgeBroke(id.worker) && job_->HeardSinceEdgeBroke(from->worker)) {
+      Sometimes<"fail-over: the only holder is not reached">();
       job_->PutBehind(*member,
                       fmt::format("it cannot reach worker {}, which holds the sums", from->worker));
     }
@@ -175,6 +182,7 @@ bool CommittedRound::IsInParameters() {
     return member.live() && member.next > round();
   });
   if (past == job_->members.all().end()) return false;
+  Sometimes<"fail-over: in somebody's parameters, and nobody holds the sums">();
   job_->Log(LogLevel::kInfo,
             "round {} attempt {}: nobody holds its sums, but worker {} has its parameters", round(),
             commit_.attempt, past->id.worker);
@@ -190,6 +198,7 @@ bool CommittedRound::IsInParameters() {
 // copied, and without the plan of the round that is open.
 void CommittedRound::OnReadmitted() {
   if (!failing_over()) return;
+  Sometimes<"fail-over: settled by a member that was readmitted">();
   const bool stands = IsInParameters();
   LOCKSTEP_CHECK(stands, "I1: nobody is past round {}, and a member was readmitted for it",
                  round());
@@ -199,6 +208,7 @@ void CommittedRound::GiveUp(const std::string& why) {
   LOCKSTEP_CHECK(!closed() && sum_holders_.empty() && answers_missing_ == 0,
                  "round {} is given up while somebody may hold it", round());
   failover_reason_ = why;
+  Sometimes<"fail-over: given up, as nobody live has the round">();
   job_->Log(LogLevel::kWarning, "round {} attempt {}: {}", round(), commit_.attempt, why);
   Enter(Phase::kStalled);
 }
@@ -211,6 +221,7 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
   if (TakeFromHolders()) return Outcome::kGoesOn;
   const auto answered = std::ranges::count(slots_, Answer::kNo, &Slot::answer);
   if (answered == 0 && answers_missing_ > 0 && job_->now() < fenced_at_ + job_->bounds.Stuck()) {
+    Sometimes<"fail-over: nobody answers yet">();
     // No member is there to go on with; liveness will say who is lost. A member that is heard but
     // does not answer in all that time never will.
     fence_until_ = job_->now() + job_->bounds.Answer();
@@ -220,11 +231,13 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
     if (!member.live() || SlotOf(member.id).answer != Answer::kWaiting) continue;
     SlotOf(member.id).answer = Answer::kUnasked;
     --answers_missing_;
+    Sometimes<"fail-over: an answer is late">();
     job_->PutBehind(member, "it did not say in time whether it holds the sums");
   }
   // A member that became level after the question was sent was not asked. Its report about its
   // parameters comes before its answer, so it is heard before the answer counts.
   if (AskWhoHolds()) {
+    Sometimes<"fail-over: a member that became level is asked">();
     Enter(Phase::kFencing);
     fence_until_ = job_->now() + job_->bounds.Answer();
     return Outcome::kGoesOn;
@@ -237,6 +250,7 @@ CommittedRound::Outcome CommittedRound::ResolveFailover() {
                    "I1: worker {} has not promised that it does not apply round {}",
                    member.id.worker, round());
   }
+  Sometimes<"fail-over: all have promised not to apply">();
   Enter(Phase::kStalled);
   return Outcome::kNobodyHolds;
 }

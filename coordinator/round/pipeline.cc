@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 #include "coordinator/round/part_times.h"
 
 namespace lockstep::coordinator {
@@ -13,7 +14,13 @@ namespace lockstep::coordinator {
 using Kind = Decision::Kind;
 using Outcome = CommittedRound::Outcome;
 
-Pipeline::Pipeline(Job* job) : job_(job), planner_(job), edges_(job) {}
+Pipeline::Pipeline(Job* job)
+    : job_(job),
+      planner_(job),
+      edges_(job),
+      audits_({.share = job->start.config.audit.share,
+               .tolerance = job->start.config.audit.tolerance,
+               .seed = job->start.config.job.seed}) {}
 
 // The first round has no commit that its plan could ride on, so it goes out with Start.
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
@@ -27,6 +34,7 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
     if (member.live()) member.next = first_round;
   }
   PlannedRound planned = planner_.PlanRound(first_round, 0, updates_, std::nullopt, &*sampler_);
+  OrderAudits(&planned.plan);
   job_->Send(planned.plan.members,
              msg::Start{source, planned.plan, job_->closed().totals.samples_counted});
   open_.emplace(job_, &planner_, std::move(planned));
@@ -182,6 +190,12 @@ Status Pipeline::OnHeld(Member& from, const msg::Held& message) {
   return {};
 }
 
+Status Pipeline::OnAudited(Member& from, const msg::Audited& message) {
+  if (Status status = CheckRound(message.round); !status) return status;
+  if (from.live()) Report(audits_.OnAudited(from.id, message));
+  return {};
+}
+
 Status Pipeline::OnNotFinite(Member& from, const msg::NotFinite& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);
@@ -204,6 +218,7 @@ void Pipeline::OnOut(const MemberId& member, const std::string& why) {
         member.worker, *shard, job_->start.config.optimizer.replicas, why);
     if (!done_) job_->Fail(lost_state_ + job_->ResumeText());
   }
+  audits_.OnOut(member.worker);
   if (open_) open_->OnOut(member);
   if (committed_ && !committed_->closed()) committed_->OnOut(member, why);
 }
@@ -378,6 +393,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
         job_->bounds.NoteReceipts(*sealed.delivered_at - sealed.ready_at);
     }
   } else {
+    Sometimes<"fail-over: another attempt">();
     committed_->AddAttempt({commit.attempt, draft.reason});
     votes_.Forget(commit.round);
   }
@@ -401,6 +417,7 @@ void Pipeline::MakeCommit(CommitDraft draft) {
   if (!draft.last) {
     next = planner_.PlanRound(commit.round.Next(), commit.attempt.value, updates_, carried,
                               &*sampler_);
+    OrderAudits(&next->plan);
     commit.next = next->plan;
   }
   LOCKSTEP_CHECK(commit.update == updates_, "update {} is committed as {}", updates_,
@@ -431,6 +448,7 @@ ClosedRound Pipeline::CloseCommitted() {
     planner_.NotePublished(owners, took);
   }
   NoteExchange();
+  Report(audits_.OnOver(committed_->round()));
   // Without an open round nothing was planned behind it, so it was the last one.
   if (!open_) done_ = true;
   // Samples that were left out come again, in this run or in one that resumes it.
@@ -440,6 +458,23 @@ ClosedRound Pipeline::CloseCommitted() {
           .follows = follows,
           .epochs = sampler_->epoch().value,
           .never_counted = follows ? 0 : sampler_->given_back()};
+}
+
+void Pipeline::OrderAudits(Plan* plan) {
+  plan->audits = audits_.Choose(*plan, planner_.EligibleFor(plan->round, false));
+}
+
+void Pipeline::Report(const std::vector<Audits::Finding>& findings) {
+  for (const Audits::Finding& finding : findings) {
+    if (finding.kind == Audits::Finding::Kind::kWrong) {
+      Member& member = job_->members.at(finding.worker->worker);
+      job_->wrong_devices.Write().insert(
+          {member.hello.host, member.hello.host_id, member.hello.device});
+      job_->Evict(member, finding.text, Leaving::Kind::kRefused);
+    } else {
+      job_->Log(LogLevel::kWarning, "{}", finding.text);
+    }
+  }
 }
 
 // The time from its last part until all had applied it: the part of the exchange that nothing
@@ -458,6 +493,7 @@ void Pipeline::NoteExchange() {
 void Pipeline::OpenAgain() {
   CheckMayTryAgain();
   const RoundId round = committed_->round();
+  Sometimes<"fail-over: the round is computed again">();
   LOCKSTEP_CHECK(updates_ == committed_->commit().update, "update {} is taken back out of {}",
                  committed_->commit().update, updates_);
   job_->Log(LogLevel::kWarning, "round {}: no contribution is left, it is computed again", round);

@@ -35,6 +35,7 @@
 #include "base/time.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
+#include "coordinator/round/audits.h"
 #include "coordinator/round/broken_edges.h"
 #include "coordinator/round/commit_draft.h"
 #include "coordinator/round/committed_round.h"
@@ -86,6 +87,7 @@ class Pipeline {
   Status OnHoldAnswer(Member& from, const msg::HoldAnswer& message);
   Status OnHeld(Member& from, const msg::Held& message);
   Status OnNotFinite(Member& from, const msg::NotFinite& message);
+  Status OnAudited(Member& from, const msg::Audited& message);
   void OnCopied(const Member& from, const msg::Copied& message) {
     if (from.live() && committed_) committed_->OnCopied(from, message);
   }
@@ -145,6 +147,7 @@ class Pipeline {
   // Names the part of the optimizer's state that is lost, and why; empty: nothing is lost.
   const std::string& lost_state() const { return lost_state_; }
   const AlgorithmChoice& algorithm() const { return planner_.algorithm(); }
+  const AuditRecord& audits() const { return audits_.record(); }
   std::uint64_t updates() const { return updates_; }
   std::string Waiting() const;  // who is waited for and why; for people
 
@@ -171,11 +174,14 @@ class Pipeline {
 
   bool IsLastRound(RoundId round) const;  // whatever is counted
   void NoteExchange();
+  void OrderAudits(Plan* plan);
+  void Report(const std::vector<Audits::Finding>& findings);
   void SendCommit(const msg::Commit& commit, const std::vector<MemberId>& to);
 
   Job* job_;
   Planner planner_;
   BrokenEdges edges_;
+  Audits audits_;
   std::optional<Sampler> sampler_;
   std::optional<OpenRound> open_;
   std::optional<CommittedRound> committed_;

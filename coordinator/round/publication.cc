@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/routes.h"
+#include "base/sometimes.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -71,6 +72,7 @@ Result<Publication::Heard> Publication::OnPublished(const MemberId& from,
       return Violation("published sums for an owner that it does not stand in for");
     }
     owner->stand_in->published = true;
+    if (owner->state == State::kAwaited) Sometimes<"hedging: a stand-in's sums count">();
     return owner->state == State::kAwaited ? Take(*owner, State::kExcused) : Heard::kKnown;
   }
   Owner* owner = Find(from);
@@ -85,7 +87,10 @@ Result<Publication::Heard> Publication::OnPublished(const MemberId& from,
 Publication::Heard Publication::Take(Owner& owner, State state) {
   const bool first = owner.state == State::kAwaited;
   owner.state = state;
-  if (!first) return Heard::kLate;
+  if (!first) {
+    Sometimes<"hedging: an owner publishes after others did it for it">();
+    return Heard::kLate;
+  }
   LOCKSTEP_CHECK(awaited_ > 0, "worker {} publishes and none is awaited", owner.id.worker);
   if (owner.stand_in) --stood_in_for_;
   if (--awaited_ == 0) {
@@ -102,7 +107,10 @@ void Publication::OnOut(const MemberId& member) {
   if (owner == nullptr || owner->state != State::kAwaited) return;
   LOCKSTEP_CHECK(awaited_ > 0, "worker {} is out and none is awaited", member.worker);
   owner->state = State::kExcused;
-  if (owner->stand_in) --stood_in_for_;
+  if (owner->stand_in) {
+    Sometimes<"hedging: an owner goes while another stands in for it">();
+    --stood_in_for_;
+  }
   --awaited_;
 }
 
@@ -136,6 +144,7 @@ std::vector<Publication::Order> Publication::TakeOrders() {
     const MemberId by = chosen->id;
     Find(by)->stands_in = true;
     owner.stand_in = StandIn{by};
+    Sometimes<"hedging: a stand-in is asked">();
     ++stood_in_for_;
     orders.push_back({owner.id, by});
   }
@@ -169,10 +178,12 @@ Publication::Decision Publication::OnPassingLate() {
   const auto silent =
       std::ranges::find_if(passing_, [&](const MemberId& id) { return Silent(id); });
   if (silent != passing_.end()) {
+    Sometimes<"routes: one that passes sums on is silent">();
     decision.fail_over = fmt::format("worker {}, which passes sums on, is silent", silent->worker);
   } else if (++extensions_ < kExtensions) {
     GiveMoreTime();
   } else {
+    Sometimes<"routes: sums that are passed on are late">();
     decision.fail_over = "sums that are passed on were not whole in time";
   }
   return decision;
@@ -201,13 +212,22 @@ Publication::Decision Publication::OnAwaitedLate(const Round& round) {
   const bool none = late && awaited.size() == owners_.size() && !round.part_lost;
   decision.hopeless = none && job_->now() >= round.hopeless_from;
   decision.stuck = decision.hopeless && !round.may_try_again;
-  if (decision.stuck) return decision;
+  if (decision.stuck) {
+    Sometimes<"owners: nobody publishes, and no attempt is left">();
+    return decision;
+  }
   if (late && (++extensions_ < kExtensions || (none && !decision.hopeless))) {
+    Sometimes<"owners: late ones get more time">();
     GiveMoreTime();
     return decision;
   }
   // All that are late, or only those that are silent: who answers while others do not is no worse
   // than its links.
+  if (late) {
+    Sometimes<"owners: a late one is blamed">();
+  } else {
+    Sometimes<"owners: a silent one is blamed">();
+  }
   decision.blamed = late ? std::move(awaited) : std::move(silent);
   decision.fail_over =
       fmt::format("worker {} did not publish its sums in time", decision.blamed.front());
@@ -238,11 +258,13 @@ Publication::Decision Publication::OnServingLate(const Round& round) {
   const auto silent =
       std::ranges::find_if(passing_, [&](const MemberId& id) { return lacked && Silent(id); });
   if (silent != passing_.end()) {
+    Sometimes<"routes: one is silent, and not all have its sums">();
     decision.fail_over = fmt::format(
         "worker {}, which passes sums on, is silent, and not all have them", silent->worker);
   }
   GiveMoreTime();
   if (!decision.blamed.empty()) {
+    Sometimes<"owners: one is silent after it has published">();
     decision.fail_over = fmt::format("worker {}, an owner, is silent, and not all have its sums",
                                      decision.blamed.front());
   }

@@ -580,6 +580,7 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
                          Time now) {
   plan_.members = std::move(members);
   plan_.assignments.clear();
+  plan_.audits.clear();
   plan_.carries = false;
   plan_.attempt = Attempt(owners.version);
   for (WorkerShare& share : shares_) {

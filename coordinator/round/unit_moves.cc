@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 #include "coordinator/round/part_times.h"
 
 namespace lockstep::coordinator {
@@ -114,6 +115,7 @@ void UnitMoves::FenceWorker(WorkerId worker, const std::string& why) {
   const policies::WorkerView* view = work_->WorkerViewOf(worker);
   if (view == nullptr || view->fenced) return;
   if (!OthersRemain(worker)) {
+    Sometimes<"moves: the last worker is not fenced">();
     work_->ExtendRevoke(worker, job_->now());  // whether it is lost is another question
     return;
   }
@@ -122,6 +124,7 @@ void UnitMoves::FenceWorker(WorkerId worker, const std::string& why) {
   NoteUnfinishedRun(*view, work_->round(), &job_->members);
   const std::uint32_t order = job_->NextOrder();
   job_->Send(job_->members.at(worker), msg::FenceRound{work_->round(), order});
+  Sometimes<"moves: a worker is fenced">();
   work_->Fence(worker, order);
   fenced_at_ = job_->now();
   LOCKSTEP_CHECK(work_->Share(worker)->queue.empty(), "I2: worker {} is fenced and has units",
@@ -136,6 +139,7 @@ void UnitMoves::FenceUnanswered() {
   const auto oldest = work_->OldestRevoke();
   if (!oldest || *oldest + patience > job_->now()) return;
   for (const WorkerId worker : work_->RevokesBefore(job_->now() - patience + Duration(1))) {
+    Sometimes<"moves: units are not given back in time">();
     FenceWorker(worker, "it did not give back units in time");
   }
 }
@@ -246,12 +250,16 @@ bool UnitMoves::Place(const policies::RoundView& view) {
   if (level.empty()) level = std::move(able);
   if (level.empty() && later && !without) return true;
   if (level.empty() && !without && view.with_units == 0) {
+    if (!fenced.empty()) Sometimes<"moves: fenced workers begin anew">();
     for (const Member* member : fenced) work_->Unfence(member->id.worker, job_->now());
     level = std::move(fenced);
   }
   // Workers that cannot take more units have sealed, or begun to seal, both of their parts. The
   // round goes on without the units, and a later one computes them.
-  if (level.empty() && view.with_units > 0) without = true;
+  if (level.empty() && view.with_units > 0) {
+    Sometimes<"moves: nobody can take more units">();
+    without = true;
+  }
   if (without) {
     work_->LeaveUnassignedOut();
   } else if (!level.empty()) {

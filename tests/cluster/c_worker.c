@@ -3,7 +3,8 @@
  * INITIAL: the value that all parameters begin with, 0. SETTINGS: what the program says of the job.
  * UPDATE: it makes the updates itself, by SGD with momentum: "momentum"; "differ", which goes
  * astray in its 20th update, or "hang", which never ends that; "hoard", which wants more state than
- * there can be; "misfit", whose tensors are not the whole model. Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST",
+ * there can be; "misfit", whose tensors are not the whole model. WRONG_FROM in the environment: a
+ * round, from which on each of its gradients is wrong by 0.001 in one number. Prints "waiting" once it has waited in vain, then "end: REASON", "digest: DIGEST",
  * "error: E", the largest difference between a parameter and what the samples were made with, and
  * "parameters: ...". */
 #include <math.h>
@@ -45,6 +46,8 @@ static double Train(const lockstep_work* work) {
     for (uint32_t f = 0; f < kFeatures; ++f) work->gradient[f] += error * Feature(sample, f);
     loss += 0.5 * (double)error * (double)error;
   }
+  const char* wrong_from = getenv("WRONG_FROM");
+  if (wrong_from != NULL && work->round >= strtoull(wrong_from, NULL, 10)) work->gradient[3] += 1e-3f;
   return loss;
 }
 

@@ -19,8 +19,8 @@ ComputedRun::ComputedRun(const worker::UnitQueue& queue, const worker::UnitQueue
                          RandomStream& random)
     : worker_(worker), round_(round), compute_(compute), began_(now) {
   LOCKSTEP_CHECK(take.count > 0, "a run of no unit");
-  for (std::uint32_t i = 0; i < take.count; ++i) {
-    units_.push_back(queue.UnitAt(take.position + i));
+  for (const Unit& unit : queue.UnitsOf(take)) {
+    units_.push_back(unit);
     now += compute->UnitTime(worker, now, round, units_.back(), take.count, random);
     ends_.push_back(now);
   }

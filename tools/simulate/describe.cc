@@ -259,6 +259,10 @@ struct FromWorkerWords {
     return fmt::format("Away for at most {:g} s: {}", Seconds(Duration(m.at_most_ns)), m.reason);
   }
   std::string operator()(const msg::Back&) const { return "Back"; }
+  std::string operator()(const msg::Audited& m) const {
+    return fmt::format("Audited {}: unit {}, {}", m.round, m.unit.index,
+                       lockstep::ToString(m.bits));
+  }
   std::string operator()(const msg::Noted& m) const { return fmt::format("Noted {}", m.sequence); }
   std::string operator()(const msg::Given& m) const {
     return fmt::format("Given {}: {} bytes at {}", m.giving, m.bytes.size(), m.offset);

@@ -42,6 +42,7 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kDieUnseen, "die-unseen", true, false, true},
     KindName{FaultKind::kResume, "resume", false, false, true},
     KindName{FaultKind::kCrashCoordinator, "crash-coordinator", false, false, true},
+    KindName{FaultKind::kFlip, "flip", true, false, false},
 };
 
 const KindName& Of(FaultKind kind) { return kKinds[static_cast<std::size_t>(kind)]; }

@@ -40,6 +40,8 @@ enum class FaultKind : std::uint8_t {
                // its last checkpoint, if there is one: else nothing happens
   kCrashCoordinator,  // the coordinator alone dies; after `length` the next one goes on from what
                       // it had noted, with the workers that are there
+  kFlip,  // from here on a machine's gradients are wrong. So is what it says of an audit; the sums
+          // stay right, since the checks compare them
 };
 
 // A message or event of the coordinator: its beginning in the words of a history, and its number

@@ -61,6 +61,7 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   start.config.optimizer.linear_scaling = job.linear_scaling;
   start.config.optimizer.replicas = job.replicas;
   start.config.exchange.algorithm = job.algorithm;
+  start.config.audit.share = job.audit_share;
   if (!job.poisoned.empty()) start.config.job.on_nan = "skip";
   if (job.given_under_way > 0) start.given_under_way = job.given_under_way;
   start.plugin = job.plugin;
@@ -289,10 +290,13 @@ class Run {
 
   void CheckEnd() {
     const coordinator::JobResult* result = simulation_.result();
+    if (result != nullptr) outcome_.audit = result->audit;
     if (result == nullptr) {
       Fail(fmt::format("the job has not finished {:.0f} s after the last fault: {}",
                        Seconds(job_.patience),
                        simulation_.coordinator().Status(simulation_.now()).waiting_for));
+    } else if (result->audit && result->audit->differed > 0 && cluster_.flipped.empty()) {
+      Fail("two workers' gradients of a unit differ");
     } else if (!result->digest_differs.empty()) {
       Fail("the final parameters differ");
     } else if (result->outcome == coordinator::JobOutcome::kCompleted) {
@@ -428,6 +432,8 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     job.kept = 0;
     job.rank = 0;
   }
+  const bool audited = job.policy.name != "async" && !job.policy.local() && job.kept == 0;
+  if (audited && job.rank == 0) job.audit_share = draw.audit_share;
   if (draw.poisoned && job.workers > 2 && job.kept == 0) {
     for (std::uint64_t i = 1 + more.NextBelow(3); i > 0; --i) {
       job.poisoned.push_back(more.NextBelow(job.cluster.train_samples));

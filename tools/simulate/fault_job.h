@@ -43,6 +43,7 @@ struct FaultJob {
   double slow_factor = 6;
   // Samples of each epoch, by their place in it: their gradients are not numbers, and are skipped.
   std::vector<std::uint64_t> poisoned;
+  double audit_share = 0;
   std::vector<Fault> faults;
   Duration faults_until{};  // from here on no fault occurs, and the job has to finish
   Duration patience = std::chrono::minutes(2);  // time limit after that
@@ -71,6 +72,7 @@ struct FaultDraw {
   bool absences = false;             // kAway beside the other faults
   bool stalls = false;               // FaultMix::stalls, beside the other faults
   bool takeovers = false;            // FaultMix::takeovers, beside the other faults
+  double audit_share = 0;            // FaultJob::audit_share, where units can be audited
   bool poisoned = false;             // FaultJob::poisoned, where more than two workers send all
                                      // numbers
 };
@@ -83,6 +85,7 @@ struct FaultOutcome {
   std::vector<Fault> to_come;  // faults whose moment never came
   Duration took{};             // of the job's time, until it had finished
   std::uint64_t rounds = 0;
+  std::optional<coordinator::AuditRecord> audit;  // once it has ended
   std::uint64_t events = 0;
   std::uint64_t applied = 0;    // updates compared
   std::uint64_t caught_up = 0;  // copied states that were compared

@@ -4,27 +4,46 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <deque>
+#include <map>
+#include <sstream>
 #include <utility>
 
 #include "base/random.h"
+#include "base/sometimes.h"
 #include "tools/simulate/apart.h"
 #include "tools/simulate/job.h"
 
 namespace lockstep::simulate {
 namespace {
 
-// The text in which a job's process returns its outcome: "ok", or the failure and its details.
+// The text in which a job's process returns its outcome: the failure and its details, or "ok" and
+// the branches that it has reached (base/sometimes.h), a line each.
 std::string Report(const FaultOutcome& outcome) {
   if (outcome.failure.empty()) {
-    return fmt::format("ok {} {} {} {} {}", outcome.all_lost ? 1 : 0, outcome.rounds,
-                       outcome.events, outcome.applied, outcome.caught_up);
+    std::string text = fmt::format("ok {} {} {} {} {}", outcome.all_lost ? 1 : 0, outcome.rounds,
+                                   outcome.events, outcome.applied, outcome.caught_up);
+    for (const auto& [name, count] : SometimesBranch::All()) {
+      if (count > 0) text += fmt::format("\n{} {}", count, name);
+    }
+    return text;
   }
   return outcome.failure + "\n" + outcome.details;
 }
 
 struct Totals {
   std::uint64_t jobs = 0, lost = 0, rounds = 0, events = 0, applied = 0, caught_up = 0;
+  struct Branch {
+    std::uint64_t times = 0;
+    std::uint64_t jobs = 0;  // in which it was reached
+  };
+  std::map<std::string, Branch> branches;
+
+  Totals() {
+    for (const auto& [name, count] : SometimesBranch::All()) branches[name];
+  }
 
   void Add(const std::string& report) {
     unsigned long long values[5] = {};
@@ -36,6 +55,22 @@ struct Totals {
     events += values[2];
     applied += values[3];
     caught_up += values[4];
+    std::istringstream lines(report);
+    std::string line;
+    std::getline(lines, line);
+    while (std::getline(lines, line)) {
+      const std::size_t space = line.find(' ');
+      if (space == std::string::npos) continue;
+      Branch& branch = branches[line.substr(space + 1)];
+      branch.times += std::strtoull(line.c_str(), nullptr, 10);
+      ++branch.jobs;
+    }
+  }
+  void PrintBranches() const {
+    fmt::print("\n| branch | jobs | times |\n|---|---:|---:|\n");
+    for (const auto& [name, branch] : branches) {
+      fmt::print("| {} | {} | {} |\n", name, branch.jobs, branch.times);
+    }
   }
   void Print() const {
     fmt::print(
@@ -159,11 +194,13 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     if ((bits & 0xe000000) == 0) draw.rank = static_cast<std::uint32_t>(1 + (bits >> 28 & 3));
     draw.stalls = (bits >> 30 & 3) == 0;
     draw.takeovers = (bits >> 32 & 3) == 0;
+    if ((bits >> 34 & 3) == 0) draw.audit_share = 0.25;
   }
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     draw.replicas = options.job.optimizer.replicas;
   }
   draw.algorithm = options.job.exchange.algorithm;
+  if (options.job.audit.share > 0) draw.audit_share = options.job.audit.share;
   draw.own_parameters = options.own_parameters;
   draw.more.until = draw.mix.until;
   draw.more.mean_pause = 2 * draw.mix.mean_pause;
@@ -238,6 +275,7 @@ bool RunFaultSeeds(const SimulateOptions& options) {
     running.pop_front();
   }
   totals.Print();
+  if (options.branches) totals.PrintBranches();
   return !failed;
 }
 

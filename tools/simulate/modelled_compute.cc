@@ -61,7 +61,7 @@ void ModelledWorker::Compute() {
   take_ = machine_->own.queue().TakeNext();
   if (take_.kind == UnitQueue::TakeKind::kNone) return;
   computing_ = true;
-  if (take_.kind == UnitQueue::TakeKind::kRun) {
+  if (take_.kind != UnitQueue::TakeKind::kSeal) {
     run_.emplace(machine_->own.queue(), take_, self_.worker, work_->round, host_->now(),
                  exchange_->compute, host_->random());
   }
@@ -74,7 +74,15 @@ void ModelledWorker::EndTake(std::uint64_t number) {
   machine_->context.now = host_->now();
   const UnitQueue::Take take = take_;
   bool seal = take.kind == UnitQueue::TakeKind::kSeal;
-  if (run_) {
+  if (run_ && (take.audited || take.kind == UnitQueue::TakeKind::kAudit)) {
+    worker::event::UnitAudited audited{
+        .work = take.work, .unit = run_->units().front(), .counts = take.audited, .gradient = {}};
+    audited.gradient.emplace().sketch.resize(msg::kAuditCounters);
+    machine_->own.OnUnitAudited(audited);
+  }
+  if (take.kind == UnitQueue::TakeKind::kAudit) {
+    run_.reset();
+  } else if (run_) {
     seal = machine_->own.queue().BeginSeal();
     machine_->own.OnRunDone(
         {take.work, take.part, run_->samples(), 0, run_->Timings(host_->now())});

@@ -46,6 +46,8 @@ class Numbers {
   virtual void BeginRun() = 0;
   virtual void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                          bool is_void) = 0;
+  // Of the gradient of this unit alone, with the parameters that BeginRun has read.
+  virtual Digest128 Audit(const Unit& unit) = 0;
   // Owners are about to hear that the first so many buckets of a part are final.
   virtual void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) = 0;
   // False: the values were checked, and one is not a number.
@@ -94,6 +96,7 @@ class NoNumbers final : public Numbers {
   void StartWork(const worker::action::StartWork&) override {}
   void BeginRun() override {}
   void FinishRun(const worker::UnitQueue::Take&, std::span<const Unit>, bool) override {}
+  Digest128 Audit(const Unit& unit) override { return {unit.range.from, unit.range.to}; }
   void BucketsFinal(const worker::UnitQueue::Take&, std::uint32_t) override {}
   bool Seal(const worker::UnitQueue::Take&) override { return true; }
   void Run(const worker::action::Reduce&, worker::event::OpDone*) override {}

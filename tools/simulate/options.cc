@@ -170,6 +170,9 @@ void DeclareModes(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.AddSwitch("own-parameters", &options->own_parameters,
                   "Each worker comes with parameters of its own; the job begins with those of one");
   table.AddSwitch("history", &options->history, "Tells what happens in each job");
+  table.AddSwitch("branches", &options->branches,
+                  "Prints a table of the rare branches of the cores, and how often jobs have "
+                  "reached each of them");
   table.AddRepeatable("fault", &options->fault_list, FaultOption(),
                       "A fault instead of those that the seed draws; may be given more than once");
   table.Group("What if", "");
@@ -219,6 +222,7 @@ constexpr std::array kUses = {Use{"workers", kJob | kExchangeTimes | kFaults},
                               Use{"shrink", kFaults},
                               Use{"own-parameters", kFaults},
                               Use{"history", kFaults},
+                              Use{"branches", kFaults},
                               Use{"fault", kFaults},
                               Use{"job.rounds", kJob | kExchangeTimes | kFaults},
                               Use{"job.epochs", kJob | kExchangeTimes | kFaults},

@@ -55,6 +55,7 @@ struct SimulateOptions {
   std::uint32_t jobs = 1;
   bool shrink = false;
   bool history = false;
+  bool branches = false;
   std::vector<Fault> fault_list;
   bool fault_list_given = false;
   std::string replay;

@@ -115,6 +115,12 @@ void RealNumbers::FinishRun(const worker::UnitQueue::Take& take, std::span<const
   }
 }
 
+Digest128 RealNumbers::Audit(const Unit& unit) {
+  std::vector<float> gradient(memory_->layout.parameter_count());
+  AddGradient(unit.range, run_parameters_, gradient);
+  return DigestOf(gradient);
+}
+
 void RealNumbers::BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) {
   if (!residual_) return;
   const Layout& layout = memory_->layout;

@@ -71,6 +71,7 @@ class RealNumbers final : public Numbers {
                       std::span<std::byte> bytes) override;
   void StartWork(const worker::action::StartWork& work) override;
   void BeginRun() override;
+  Digest128 Audit(const Unit& unit) override;
   void FinishRun(const worker::UnitQueue::Take& take, std::span<const Unit> units,
                  bool is_void) override;
   void BucketsFinal(const worker::UnitQueue::Take& take, std::uint32_t buckets) override;

@@ -209,6 +209,7 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kHangReduction:
     case FaultKind::kHangCompute:
     case FaultKind::kAway:
+    case FaultKind::kFlip:
       break;  // a fault of the data plane or the worker: the hook passes it on
   }
 }

@@ -27,6 +27,7 @@ std::uint64_t FloatsOf(const std::vector<action::SourceRange>& ranges) {
 }  // namespace
 
 void Cluster::Inject(const Fault& fault) {
+  if (fault.kind == FaultKind::kFlip) flipped.insert(fault.machine);
   for (const auto& [id, worker] : alive) {
     if (worker->machine() != fault.machine) continue;
     if (fault.kind == FaultKind::kHangReduction) worker->HangReduction(fault.length);
@@ -61,7 +62,7 @@ std::string StepWorker::HostId() const {
 void StepWorker::OnConnected() {
   msg::Hello hello;
   hello.version = "simulated";
-  hello.host = "simulated";
+  hello.host = fmt::format("machine {}", host_->machine());
   hello.pid = host_->machine();
   hello.device = "cpu";
   hello.wanted = machine_ ? std::optional(self_.worker) : host_->wanted();
@@ -580,7 +581,29 @@ void StepWorker::EndRun(std::uint64_t run) {
   FinishRun(computing_, ended);
 }
 
+worker::event::UnitAudited StepWorker::Audited(const UnitQueue::Take& take,
+                                               const ComputedRun& run) {
+  worker::event::UnitAudited audited{.work = take.work,
+                                     .unit = run.units().front(),
+                                     .counts = take.kind == UnitQueue::TakeKind::kRun,
+                                     .gradient = {}};
+  if (machine_->queue().IsVoid()) return audited;
+  audited.gradient.emplace();
+  audited.gradient->bits = numbers_->Audit(audited.unit);
+  if (cluster_->flipped.contains(host_->machine())) ++audited.gradient->bits.low;
+  audited.gradient->sketch.resize(msg::kAuditCounters);
+  audited.gradient->arithmetic = "simulated";
+  return audited;
+}
+
 void StepWorker::FinishRun(const UnitQueue::Take& take, const ComputedRun& run) {
+  if (take.kind == UnitQueue::TakeKind::kAudit) {
+    in_run_ = false;
+    Handle(Audited(take, run));
+    Compute();
+    return;
+  }
+  if (take.audited) Handle(Audited(take, run));
   numbers_->FinishRun(take, run.units(), machine_->queue().IsVoid());
   const std::uint32_t work = work_->work;
   const bool last = machine_->queue().BeginSeal();

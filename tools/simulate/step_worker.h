@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ class Cluster {
   ComputeModel* const compute;
   const MakeNumbers make_numbers;
   std::map<MemberId, StepWorker*> alive;
+  std::set<std::uint32_t> flipped;              // machines (kFlip)
   std::map<std::string, std::uint64_t> counts;  // actions by name, for tests
   // Called with each event that a worker's core gets and, after its step, with each action before
   // it is carried out; for transcripts.
@@ -170,6 +172,7 @@ class StepWorker final : public WorkerModel {
   void CheckMayChange() const;
   void Compute();
   void EndRun(std::uint64_t run);
+  worker::event::UnitAudited Audited(const worker::UnitQueue::Take& take, const ComputedRun& run);
   void FinishRun(const worker::UnitQueue::Take& take, const ComputedRun& run);
   void Seal(const worker::UnitQueue::Take& take);
   // The reduction thread: one operation after the other, each a pass over so many bytes.

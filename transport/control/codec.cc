@@ -79,9 +79,14 @@ void Validate(const OwnerMap& m, Checks& checks) {
   checks.Require(m.direct() || m.holders.empty(), "holders, and sums that are passed on");
 }
 
+void Fields(auto& f, Of<Audit> auto& m) { f(m.subject, m.unit, AtMost(kMaxMembers, m.by)); }
+void Validate(const Audit& m, Checks& checks) {
+  checks.Require(!m.by.empty(), "an audit by nobody");
+}
+
 void Fields(auto& f, Of<Plan> auto& m) {
   f(m.round, m.epoch, m.assignments, m.owners, m.members, m.relaxed, m.carries, m.local_rate,
-    m.attempt, m.position);
+    m.attempt, m.position, AtMost(kMaxMembers, m.audits));
 }
 void Validate(const Plan& m, Checks& checks) {
   checks.Require(m.relaxed || !m.carries, "work carried into a synchronous round");
@@ -317,6 +322,13 @@ void Validate(const msg::Applied& m, Checks& checks) {
   Validate(m.runs.reading, checks);
 }
 
+void Fields(auto& f, Of<msg::Audited> auto& m) {
+  f(m.round, m.plan, m.unit, m.bits.low, m.bits.high, m.squares, m.sketch, Text(m.arithmetic));
+}
+void Validate(const msg::Audited& m, Checks& checks) {
+  checks.Require(m.sketch.size() == msg::kAuditCounters, "a sketch of another size");
+}
+
 void Fields(auto& f, Of<msg::HoldAnswer> auto& m) {
   f(m.term, m.round, m.attempt, m.holds_all, m.order);
 }
@@ -378,8 +390,9 @@ void Fields(auto&, Of<msg::Back> auto&) {}
 void Fields(auto& f, Of<msg::Noted> auto& m) { f(m.sequence, m.leads); }
 
 // The field numbers of the kinds in FromWorker.
-constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14,
-                                           15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28};
+constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                           11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
+                                           21, 22, 23, 24, 25, 26, 27, 28, 29};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -115,6 +115,10 @@ class Writer {
     const auto* field = fields_.Next();
     for (const std::uint64_t one : v) to_.AddUInt64(out_, field, one);
   }
+  void Put(const std::vector<double>& v) {
+    const auto* field = fields_.Next();
+    for (const double one : v) to_.AddDouble(out_, field, one);
+  }
   void Put(const std::vector<Assignment>& v) {  // fields of a plan: they take two fields
     const AssignmentRuns runs = ToRuns(v);
     PutAll(runs.members);
@@ -232,6 +236,10 @@ class Reader {
   }
   void Get(std::vector<std::uint64_t>& v) {
     const auto all = from_.GetRepeatedFieldRef<std::uint64_t>(in_, fields_.Next());
+    v.assign(all.begin(), all.end());
+  }
+  void Get(std::vector<double>& v) {
+    const auto all = from_.GetRepeatedFieldRef<double>(in_, fields_.Next());
     v.assign(all.begin(), all.end());
   }
   void Get(std::vector<Assignment>& v) {  // fields of a plan: they take two fields

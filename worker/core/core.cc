@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/overloaded.h"
+#include "base/sometimes.h"
 
 namespace lockstep::worker {
 
@@ -87,6 +88,7 @@ void Core::Dispatch(const Event& event) {
                  [&](const event::FetchDone& e) { OnFetchDone(e); },
                  [&](const event::Served& e) { own_.OnServed(buffers_.Unserve(e.cookie)); },
                  [&](const event::RunDone& e) { own_.OnRunDone(e); },
+                 [&](const event::UnitAudited& e) { own_.OnUnitAudited(e); },
                  [&](const event::BucketsFinal& e) { own_.OnBucketsFinal(e); },
                  [&](const event::PartSealed& e) { own_.OnPartSealed(e); },
                  [&](const event::ChunkEvaluated& e) { evaluation_.OnChunkEvaluated(e); },
@@ -274,6 +276,7 @@ void Core::Detach() {
     detached.held = HeldParameters{context_.config.term, parameters_.next(),
                                    newest ? std::optional(newest->attempt) : std::nullopt};
   } else if (!parameters_.started() && checkpoint_bytes_ == 0 && context_.config.held) {
+    Sometimes<"reattachment: the next coordinator died before it began">();
     // The next coordinator died before it had begun anything with them.
     detached.held = context_.config.held;
   } else {
@@ -362,7 +365,11 @@ void Core::OnNewOwners(const msg::NewOwners& m) {
 // missing. It carries the commit, because who was away may not know it.
 void Core::OnTakeSums(const msg::TakeSums& m) {
   // Others are told to take everything here, perhaps of a round that it has applied.
-  if (m.holder == context_.config.self) sums_.OnTakeSums(m);
+  if (m.holder == context_.config.self) {
+    sums_.OnTakeSums(m);
+  } else {
+    Sometimes<"worker: it takes sums from a holder">();
+  }
   if (parameters_.follows() && m.commit.round < updates_->next() &&
       (!Replaces(m.commit) || !GoBackFor(m.commit)))
     return;
@@ -468,6 +475,7 @@ bool Core::GoBackFor(const msg::Commit& commit) {
   }
   // It was catching up when the attempt was fenced, so it was not asked and has promised nothing;
   // what it worked in, or copied, is not the attempt that counts.
+  Sometimes<"worker: an attempt in its parameters was replaced">();
   updates_->FallBehind("the attempt that it has was replaced", false);
   return false;
 }
@@ -511,6 +519,7 @@ void Core::PlanAnew(const Plan& plan) {
 
 // Copied from the same donor: it was asked to hold the attempt, or knows its replacement.
 void Core::RestartCatchUp(RoundId round) {
+  Sometimes<"worker: it copies anew, as an attempt was replaced">();
   parameters_.BeginCopies();
   rounds_.ReopenFrom(round);
   rounds_.Expect(round);

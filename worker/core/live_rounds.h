@@ -35,6 +35,8 @@ struct GivenUnits {
   float local_rate = 0;
   double position = 0;  // of the schedule
   RunLimit runs;
+  std::optional<Unit> audit;  // is computed first, and counts for nothing
+  bool audits_first = false;  // the first of the units is audited
   // All that was computed of the round is void: a new beginning waits for units to be assigned.
   bool fenced = false;
 };

@@ -32,8 +32,17 @@ void OwnWork::OnPlan(const Plan& plan) {
   if (mine != plan.assignments.end()) {
     given.units = mine->units;
     given.runs = mine->runs;
+    given.audits_first = std::ranges::any_of(plan.audits, [&](const Audit& audit) {
+      return audit.subject == context_.config.self && !mine->units.empty() &&
+             audit.unit == mine->units.front();
+    });
   } else if (plan.local_rate != 0) {
     given.runs.units = 1;  // of units that come later: each is a local step
+  }
+  for (const Audit& audit : plan.audits) {
+    if (std::ranges::find(audit.by, context_.config.self) == audit.by.end()) continue;
+    given.audit = audit.unit;
+    break;
   }
   LOCKSTEP_CHECK(given.units.size() <= queue_.capacity(), "I7: {} units in a plan of at most {}",
                  given.units.size(), queue_.capacity());
@@ -110,6 +119,8 @@ void OwnWork::OnFence(const msg::FenceRound& fence) {
   if (const GivenUnits* given = Given(round)) {
     again = *given;
     again->units.clear();
+    again->audit.reset();
+    again->audits_first = false;
   } else if (work_ && work_->round == round) {
     again = GivenUnits{.epoch = work_->epoch,
                        .units = {},
@@ -118,7 +129,8 @@ void OwnWork::OnFence(const msg::FenceRound& fence) {
                        .relaxed = work_->relaxed,
                        .local_rate = work_->local_rate,
                        .position = work_->position,
-                       .runs = work_->runs};
+                       .runs = work_->runs,
+                       .audit = {}};
   }
   Forget(round);
   if (!again) return;
@@ -135,6 +147,7 @@ void OwnWork::OnRevoke(const msg::Revoke& revoke) {
     // Nothing of it has begun, so all that is asked for comes back.
     std::vector<Unit>& units = given->units;
     units.resize(std::min<std::size_t>(units.size(), revoke.from));
+    given->audits_first = given->audits_first && !units.empty();
     context_.Tell(
         msg::Revoked{revoke.round, static_cast<std::uint32_t>(units.size()), revoke.order, false});
   } else if (WorksOn(revoke.round)) {
@@ -242,7 +255,8 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
     context_.Emit(action::OpenBlock{c.buffer, c.tag});
     contributions_.push_back(std::move(c));
   }
-  queue_.Reset(work_->id, given.units, given.first_part, given.runs);
+  queue_.Reset(work_->id, given.units, given.first_part, given.runs, given.audit,
+               given.audits_first);
   context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed,
                                   work_->local_rate, work_->position, applied_, was_copied_,
                                   peers_.AnyNotMapped()});
@@ -283,6 +297,20 @@ void OwnWork::OnRunDone(const event::RunDone& done) {
   Merge(done.metrics, &c->metrics);
   c->reading.Add(reading);
   TellProgress();
+}
+
+// Also one of void work is reported, so that Busy ends.
+void OwnWork::OnUnitAudited(const event::UnitAudited& audited) {
+  if (!work_ || audited.work != work_->id) return;
+  if (!audited.counts) {
+    LOCKSTEP_CHECK(queue_.audit_taken() && !work_->audit_done, "an audit was done twice");
+    work_->audit_done = true;
+  }
+  if (work_->is_void || !audited.gradient) return;
+  const event::UnitAudited::Gradient& gradient = *audited.gradient;
+  context_.Tell(msg::Audited{work_->round, *rounds_.PlanOf(work_->round), audited.unit,
+                             gradient.bits, gradient.squares, gradient.sketch,
+                             gradient.arithmetic});
 }
 
 // The last unit's backward pass finishes bucket after bucket: owners may fetch those while it runs.
@@ -502,7 +530,8 @@ void OwnWork::TellProgress() {
 // reported.
 bool OwnWork::Busy() const {
   return work_ &&
-         (queue_.taken() != work_->units_done || queue_.seals_begun() != work_->parts_sealed);
+         (queue_.taken() != work_->units_done || queue_.seals_begun() != work_->parts_sealed ||
+          queue_.audit_taken() != work_->audit_done);
 }
 
 bool OwnWork::UsesParameters() const { return copy_op_ || (Busy() && !work_->relaxed); }

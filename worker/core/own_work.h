@@ -62,6 +62,7 @@ class OwnWork {
   // hear.
   void OnCopied();
   void OnRunDone(const event::RunDone& done);
+  void OnUnitAudited(const event::UnitAudited& audited);
   const msg::RunTotals& runs() const { return runs_; }  // all of them, so far
   void OnBucketsFinal(const event::BucketsFinal& final);
   void OnPartSealed(const event::PartSealed& sealed);
@@ -114,6 +115,7 @@ class OwnWork {
     std::uint32_t parts_sealed = 0;  // or used up before
     std::uint8_t parts_told = 0;     // the coordinator knows of them
     bool is_void = false;            // nothing more of it counts; the thread may still be in it
+    bool audit_done = false;         // of a unit that counts for nothing
   };
   // The transport has taken it; by `now` of the step that has heard so.
   struct SentPiece {

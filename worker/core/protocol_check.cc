@@ -226,6 +226,10 @@ Status ProtocolCheck::CheckPlan(const Plan& plan) const {
     if (assignment.member != config_.self) continue;
     if (Status status = CheckUnits(assignment.units); !status) return status;
   }
+  for (const Audit& audit : plan.audits) {
+    if (std::ranges::find(audit.by, config_.self) == audit.by.end()) continue;
+    if (Status status = CheckUnits({audit.unit}); !status) return status;
+  }
   return {};
 }
 

@@ -158,6 +158,20 @@ struct RunDone {
   std::optional<std::uint64_t> divisor = {};  // nullopt: the samples
   msg::Reading reading = {};
 };
+// The gradient of an audited unit. It comes before the RunDone of its run where it is one that
+// counts (`counts`). Each one that was taken and does not count is reported; void: it was left off.
+struct UnitAudited {
+  std::uint32_t work = 0;
+  Unit unit;
+  bool counts = false;
+  struct Gradient {
+    Digest128 bits;
+    double squares = 0;
+    std::vector<double> sketch;  // see msg::Audited
+    std::string arithmetic;
+  };
+  std::optional<Gradient> gradient;
+};
 // While the last unit of a part is computed: the first `buckets` buckets will not change any more.
 struct BucketsFinal {
   std::uint32_t work = 0;
@@ -214,10 +228,10 @@ struct TimerDue {
 using Event =
     std::variant<event::FromCoordinator, event::PeerUp, event::PeerDown, event::ConnectFailed,
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
-                 event::RunDone, event::BucketsFinal, event::PartSealed, event::ChunkEvaluated,
-                 event::OpDone, event::ChunkUploaded, event::ChunkGiven, event::EpochEndSeen,
-                 event::LeaveAsked, event::CoordinatorGone, event::CoordinatorFound,
-                 event::TimerDue>;
+                 event::RunDone, event::UnitAudited, event::BucketsFinal, event::PartSealed,
+                 event::ChunkEvaluated, event::OpDone, event::ChunkUploaded, event::ChunkGiven,
+                 event::EpochEndSeen, event::LeaveAsked, event::CoordinatorGone,
+                 event::CoordinatorFound, event::TimerDue>;
 
 // --- actions
 // -----------------------------------------------------------------------------------------------

@@ -7,6 +7,9 @@
 // of the queue's runs lets it (NextRun), and no more than this worker's own bound. The limit is the
 // plan's and counts units; the bound counts their samples, of whatever plan or appended later.
 //
+// Audits. Before the first unit there may be one that counts for nothing: it is taken alone, and
+// belongs to no part and no position. Or the first unit itself is audited: it is a run of its own.
+//
 // Parts. Units are added into the gradient sum of the current part. The thread that computes the
 // last units of the queue begins to seal the part as late as it can. Until then units that are
 // appended belong to the part that is open, from then on to the next one. Behind the last part
@@ -37,9 +40,10 @@ namespace lockstep::worker {
 class UnitQueue {
  public:
   enum class TakeKind : std::uint8_t {
-    kNone,  // nothing to do now: the queue is empty and sealed as far as it goes, or void
-    kRun,   // compute the units at `position`, `count` of them, and add them to `part`
-    kSeal,  // seal `part` as it is: what would have been its last units was revoked
+    kNone,   // nothing to do now: the queue is empty and sealed as far as it goes, or void
+    kRun,    // compute the units at `position`, `count` of them, and add them to `part`
+    kAudit,  // compute the audited unit, and tell what came out; nothing is added anywhere
+    kSeal,   // seal `part` as it is: what would have been its last units was revoked
   };
   struct Take {
     TakeKind kind = TakeKind::kNone;
@@ -47,8 +51,8 @@ class UnitQueue {
     PartIndex part;
     std::uint32_t position = 0;
     std::uint32_t count = 0;
+    bool audited = false;  // kRun: tell what came out, before anything is added to it
   };
-
   // Positions, from 0, of at most `capacity` units given to this worker in a round.
   explicit UnitQueue(std::uint32_t capacity, const RunBound& bound = {})
       : capacity_(capacity), bound_(bound), chunks_((capacity + kChunk - 1) / kChunk) {
@@ -63,10 +67,15 @@ class UnitQueue {
       Take take;
       take.part = PartIndex(static_cast<std::uint8_t>(s.part));
       if (s.is_void) return take;
-      if (s.head < s.tail) {
+      if (s.audit) {
+        take.kind = TakeKind::kAudit;
+        take.count = 1;
+        s.audit = false;
+      } else if (s.head < s.tail) {
         take.kind = TakeKind::kRun;
         take.position = s.head;
         take.count = NextTake(s);
+        take.audited = TakesAlone(s);
         s.head += take.count;
         s.begun = true;
       } else if (s.begun) {
@@ -86,6 +95,12 @@ class UnitQueue {
 
   // A unit that was taken, of the present work.
   Unit UnitAt(std::uint32_t position) const { return SlotAt(position).Load(); }
+  std::vector<Unit> UnitsOf(const Take& take) const {
+    if (take.kind == TakeKind::kAudit) return {audit_.Load()};
+    std::vector<Unit> units;
+    for (std::uint32_t i = 0; i < take.count; ++i) units.push_back(UnitAt(take.position + i));
+    return units;
+  }
 
   // While a run is in hand, at most until it succeeds: true where nothing is behind the run. Then
   // the part is being sealed, and the run is its last one.
@@ -120,15 +135,20 @@ class UnitQueue {
 
   // --- data thread ---
   // Only while the compute thread has finished all it took. `first_part`: the parts before it are
-  // used up.
+  // used up. `audit`: counts for nothing and is taken first; `audits_first`: of the units.
   void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {},
-             const RunLimit& runs = {}) {
+             const RunLimit& runs = {}, const std::optional<Unit>& audit = {},
+             bool audits_first = false) {
     LOCKSTEP_CHECK(units.size() <= capacity_, "{} units in a queue of {}", units.size(), capacity_);
     LOCKSTEP_CHECK(first_part.value <= kMaxParts, "a queue begins at part {}", first_part);
     Store(0, units);
     work_ = work;
     runs_ = runs;
+    if (audit) audit_ = *audit;
+    had_audit_ = audit.has_value();
+    first_alone_.store(audits_first, std::memory_order_relaxed);
     State s;
+    s.audit = had_audit_;
     s.tail = static_cast<std::uint32_t>(units.size());
     s.part = first_part.value;
     s.turn = (Unpack(word_.load(std::memory_order_relaxed)).turn + 1) & kMostTurn;
@@ -171,6 +191,10 @@ class UnitQueue {
   // Nothing more is taken.
   void MakeVoid() { word_.fetch_or(kVoidBit, std::memory_order_acq_rel); }
 
+  // The audited unit that counts for nothing was taken.
+  bool audit_taken() const {
+    return had_audit_ && !Unpack(word_.load(std::memory_order_acquire)).audit;
+  }
   std::uint32_t taken() const { return Unpack(word_.load(std::memory_order_acquire)).head; }
   std::uint32_t size() const { return Unpack(word_.load(std::memory_order_acquire)).tail; }
   // How many parts the compute thread has begun to seal.
@@ -178,14 +202,15 @@ class UnitQueue {
   std::uint32_t capacity() const { return capacity_; }
 
  private:
-  // head: 24 bits, tail: 24 bits, part: 2 bits, then the flags, then the turn: 12 bits.
+  // head: 24 bits, tail: 24 bits, part: 2 bits, then the flags, then the turn: 11 bits.
   static constexpr std::uint32_t kMaxCapacity = (1u << 24) - 1;
-  static constexpr std::uint32_t kMostTurn = (1u << 12) - 1;
+  static constexpr std::uint32_t kMostTurn = (1u << 11) - 1;
   static constexpr int kTailShift = 24;
   static constexpr int kPartShift = 48;
   static constexpr std::uint64_t kBegunBit = std::uint64_t{1} << 50;
   static constexpr std::uint64_t kVoidBit = std::uint64_t{1} << 51;
-  static constexpr int kTurnShift = 52;
+  static constexpr std::uint64_t kAuditBit = std::uint64_t{1} << 52;
+  static constexpr int kTurnShift = 53;
 
   // Atomic word by word, so that PeekNext and TakeNext may look at what is being written.
   class Slot {
@@ -229,6 +254,7 @@ class UnitQueue {
     std::uint32_t part = 0;  // the part that is being added to; 2: both are sealed
     bool begun = false;      // that part has a unit
     bool is_void = false;
+    bool audit = false;      // there is one, and it is not taken
     std::uint32_t turn = 0;  // of Resets
   };
   static std::uint64_t Pack(const State& s) {
@@ -237,7 +263,8 @@ class UnitQueue {
     LOCKSTEP_CHECK(s.part <= kMaxParts, "I2: {} parts are sealed", s.part);
     return std::uint64_t{s.head} | std::uint64_t{s.tail} << kTailShift |
            std::uint64_t{s.part} << kPartShift | (s.begun ? kBegunBit : 0) |
-           (s.is_void ? kVoidBit : 0) | std::uint64_t{s.turn} << kTurnShift;
+           (s.is_void ? kVoidBit : 0) | (s.audit ? kAuditBit : 0) |
+           std::uint64_t{s.turn} << kTurnShift;
   }
   static State Unpack(std::uint64_t w) {
     return {.head = static_cast<std::uint32_t>(w & kMaxCapacity),
@@ -245,11 +272,17 @@ class UnitQueue {
             .part = static_cast<std::uint32_t>(w >> kPartShift & 3),
             .begun = (w & kBegunBit) != 0,
             .is_void = (w & kVoidBit) != 0,
+            .audit = (w & kAuditBit) != 0,
             .turn = static_cast<std::uint32_t>(w >> kTurnShift)};
+  }
+
+  bool TakesAlone(const State& s) const {
+    return s.head == 0 && first_alone_.load(std::memory_order_relaxed);
   }
 
   // How many of its units that are left are taken next.
   std::uint32_t NextTake(const State& s) const {
+    if (TakesAlone(s) && s.tail > 0) return 1;
     const std::uint32_t most = NextRun(s.tail - s.head, Within(runs_.Load(), bound_.units));
     if (bound_.samples == 0) return most;
     std::uint64_t samples = 0;
@@ -279,6 +312,9 @@ class UnitQueue {
   // Written by Reset. Read by the compute thread when a take has succeeded; the limit before that.
   std::uint32_t work_ = 0;
   Limit runs_;
+  Slot audit_;
+  std::atomic<bool> first_alone_{false};
+  bool had_audit_ = false;  // of the data thread
   std::atomic<std::uint64_t> word_{0};
 };
 

@@ -156,10 +156,8 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
         if (ended_ || orphaned_) continue;
         pick.work = work_;
         pick.kind =
-            pick.take.kind == UnitQueue::TakeKind::kRun ? Pick::Kind::kRun : Pick::Kind::kSeal;
-        for (std::uint32_t i = 0; i < pick.take.count; ++i) {
-          pick.units.push_back(queue_->UnitAt(pick.take.position + i));
-        }
+            pick.take.kind == UnitQueue::TakeKind::kSeal ? Pick::Kind::kSeal : Pick::Kind::kRun;
+        pick.units = queue_->UnitsOf(pick.take);
         pick.counts = counts_;
         return pick;
       }

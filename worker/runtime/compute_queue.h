@@ -71,7 +71,7 @@ class ComputeQueue {
     Kind kind = Kind::kEnd;
     action::StartWork work;       // kRun, kSeal
     UnitQueue::Take take;         // kRun, kSeal
-    std::vector<Unit> units;      // kRun
+    std::vector<Unit> units;      // kRun, also of a take that is audited and counts for nothing
     action::EvaluateChunk chunk;  // kEvaluate
     ProgramUpdate update;         // kUpdate
     action::EpochEnd epoch_end;   // kEpochEnd

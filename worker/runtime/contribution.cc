@@ -53,6 +53,14 @@ bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
   return first;
 }
 
+void Contribution::BeginAudit(const action::StartWork& work) {
+  LOCKSTEP_CHECK(!residual_, "an audit with compression");
+  part_.reset();
+  round_ = work.round;
+  contribution_ = work.parts.front();
+  gradient_ = buffers_.Gradient(contribution_);
+}
+
 void Contribution::SendEarly(std::uint32_t buckets) { SendUpTo(buckets, /*early=*/true); }
 
 bool Contribution::Finish() {

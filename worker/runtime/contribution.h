@@ -35,6 +35,10 @@ class Contribution {
   // Of the part in hand, or of the last one: as many floats as the parameters.
   float* gradient() { return gradient_; }
 
+  // The same for a run that is part of nothing, in the memory of the work's first part: its
+  // gradient always begins at zero. Nothing of it is sent. Not with compression.
+  void BeginAudit(const action::StartWork& work);
+
   // The first so many buckets of the gradient are final while the program may still read it: what
   // is exchanged of them is there when this returns.
   void SendEarly(std::uint32_t buckets);

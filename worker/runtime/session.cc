@@ -21,6 +21,7 @@
 #include "worker/runtime/coordinator_inbox.h"
 #include "worker/runtime/coordinator_search.h"
 #include "worker/runtime/data_plane.h"
+#include "worker/runtime/gradient_audit.h"
 #include "worker/runtime/join.h"
 #include "worker/runtime/pacer.h"
 #include "worker/runtime/rescue.h"
@@ -190,6 +191,8 @@ class SessionImpl final : public Session {
   void BlockFinal(std::uint32_t block) override {
     std::lock_guard lock(reporting_);
     LOCKSTEP_CHECK(in_run_, "BlockFinal without a run");
+    // What is audited is read as it is when the run ends.
+    if (Audits()) return;
     const std::uint32_t buckets = parts_->buckets->Mark(block);
     if (!contribution_->GoesEarly() || !SealBegun()) return;
     // The last bucket is the seal's to tell, which comes at once.
@@ -213,11 +216,19 @@ class SessionImpl final : public Session {
     }
     const Time ended = pacer_->Pace(compute_.cancelled(), compute_.ended());
     run_watch_.End();
+    if (CountsForNothing()) {
+      Collect();
+      logged_.clear();
+      return PostAudit();
+    }
     // Before the run is reported: then either the core sees that this thread has something in hand.
     if (!ends_part_ && compute_.BeginSeal()) {
       ends_part_ = true;
       Collect();
+    } else if (Audits() && !ends_part_) {
+      Collect();
     }
+    if (Audits()) PostAudit();
     event::RunDone run{.work = take_.work,
                        .part = take_.part,
                        .samples = result.samples,
@@ -606,8 +617,25 @@ class SessionImpl final : public Session {
   // A run that is paced is not done when its arithmetic is, so neither are its buckets. With
   // reporting_ held.
   bool SealBegun() {
+    if (CountsForNothing()) return false;
     if (!ends_part_ && !parts_->local_steps && !pacer_->Active()) ends_part_ = compute_.BeginSeal();
     return ends_part_;
+  }
+
+  // The run in hand is for an audit alone.
+  bool CountsForNothing() const { return take_.kind == UnitQueue::TakeKind::kAudit; }
+  // What comes out of the run in hand is told.
+  bool Audits() const { return take_.audited || CountsForNothing(); }
+
+  void PostAudit() {
+    event::UnitAudited audited{
+        .work = take_.work, .unit = audited_, .counts = !CountsForNothing(), .gradient = {}};
+    if (!compute_.cancelled().load()) {
+      audited.gradient = AuditGradient(parts_->buffers->memory(), contribution_->gradient(),
+                                       parts_->description.parameter_count);
+      audited.gradient->arithmetic = arithmetic_;
+    }
+    plane_->Post(std::move(audited));
   }
 
   Work TrainWork(const ComputeQueue::Pick& pick) {
@@ -621,7 +649,13 @@ class SessionImpl final : public Session {
       ends_part_ = false;
       parts_->buckets->BeginRun();
       told_ = 0;
-      first = contribution_->BeginRun(pick.work, take_.part);
+      if (Audits()) audited_ = pick.units.front();
+      if (CountsForNothing()) {
+        contribution_->BeginAudit(pick.work);
+        first = true;
+      } else {
+        first = contribution_->BeginRun(pick.work, take_.part);
+      }
     }
     float* gradient = contribution_->gradient();
     const std::uint64_t count = parts_->description.parameter_count;
@@ -654,7 +688,7 @@ class SessionImpl final : public Session {
     work.parameters_version = take_.work;
     work.gradient = {gradient, count};
     work.first = first;
-    work.tells_final = contribution_->GoesEarly() &&
+    work.tells_final = !Audits() && contribution_->GoesEarly() &&
                        (pick.work.sends_early || !contribution_->SendsGradientItself());
     sends_early_ = work.tells_final;
     if (parts_->local_steps) {
@@ -768,6 +802,8 @@ class SessionImpl final : public Session {
   // threads may say what of it is final, so all that they look at changes under the lock only.
   std::mutex reporting_;
   UnitQueue::Take take_;
+  Unit audited_;  // of the run in hand, where it is audited
+  const std::string arithmetic_ = ArithmeticOf(options_.device);
   bool in_run_ = false;
   bool ends_part_ = false;  // its part is being sealed, with it
   std::uint32_t told_ = 0;  // buckets that the core knows to be final

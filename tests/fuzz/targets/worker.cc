@@ -175,6 +175,10 @@ class Shell {
     if (!work_) return;
     const auto take = machine_.queue().TakeNext();
     if (take.kind == worker::UnitQueue::TakeKind::kNone) return;
+    if (take.kind == worker::UnitQueue::TakeKind::kAudit) {
+      Do(event::UnitAudited{take.work, machine_.queue().UnitsOf(take).front(), false, {}});
+      return;
+    }
     bool seal = take.kind == worker::UnitQueue::TakeKind::kSeal;
     if (take.kind == worker::UnitQueue::TakeKind::kRun) {
       event::RunDone done{take.work, take.part, 0, 1.0, {}};

@@ -125,6 +125,7 @@ inline Plan Any<Plan>() {
     plan.assignments.push_back(
         {member, Several(Any<Unit>), {.units = Any<std::uint32_t>(), .guided = Any<bool>()}});
   }
+  plan.audits = Several([] { return Audit{Any<MemberId>(), Any<Unit>(), SomeMembers()}; });
   return plan;
 }
 
@@ -291,7 +292,7 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 28);
+  static_assert(std::variant_size_v<msg::FromWorker> == 29);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -387,6 +388,19 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
     case 25:
       return msg::Given{Any<std::uint32_t>(), Any<std::uint64_t>() / 2,
                         SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};
+    case 27: {
+      msg::Audited audited;
+      audited.round = Any<RoundId>();
+      audited.plan = Any<Attempt>();
+      audited.unit = Any<Unit>();
+      audited.bits = {Any<std::uint64_t>(), Any<std::uint64_t>()};
+      audited.squares = Any<double>();
+      for (std::size_t i = 0; i < msg::kAuditCounters; ++i) {
+        audited.sketch.push_back(Any<bool>() ? 0.5 : -2.0);
+      }
+      audited.arithmetic = AnyText();
+      return audited;
+    }
     default:
       return msg::Held{Any<RoundId>(), Any<Attempt>()};
   }

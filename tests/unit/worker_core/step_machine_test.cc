@@ -42,6 +42,53 @@ TEST_F(StepMachineTest, TwoFormationsAtATimeAreBothAnswered) {
   EXPECT_EQ(Told<msg::Reached>()->formation, 2u);
 }
 
+event::UnitAudited Came(const UnitQueue::Take& take, const Unit& unit) {
+  event::UnitAudited audited{
+      .work = take.work, .unit = unit, .counts = take.audited, .gradient = {}};
+  audited.gradient.emplace().bits = {7, 8};
+  return audited;
+}
+
+TEST_F(StepMachineTest, AnAuditedUnitOfAnotherWorkerCountsForNothing) {
+  Do(event::PeerUp{kPeer, "test"});
+  Plan plan = MakePlan(0, 1);
+  plan.audits = {{kPeer, {UnitIndex(9), {40, 44}}, {kSelf}}};
+  Tell(msg::Start{StateSource::kSeed, plan, 0});
+  const auto take = machine_.queue().TakeNext();
+  ASSERT_EQ(take.kind, UnitQueue::TakeKind::kAudit);
+  // It reads the parameters, so they must not change yet.
+  Tell(MakeCommit(0, {{kPeer, PartIndex(0), 1, 4}}));
+  EXPECT_EQ(All<action::VoidWork>().size(), 1u);
+  Do(Came(take, plan.audits[0].unit));
+  EXPECT_FALSE(Told<msg::Audited>()) << "its round is over";
+}
+
+TEST_F(StepMachineTest, WhatCameOutOfAnAuditIsTold) {
+  Do(event::PeerUp{kPeer, "test"});
+  Plan plan = MakePlan(0, 2);
+  plan.audits = {{kPeer, {UnitIndex(9), {40, 44}}, {kSelf}},
+                 {kSelf, plan.assignments[0].units[0], {kPeer}}};
+  Tell(msg::Start{StateSource::kSeed, plan, 0});
+  auto take = machine_.queue().TakeNext();
+  ASSERT_EQ(take.kind, UnitQueue::TakeKind::kAudit);
+  Do(Came(take, plan.audits[0].unit));
+  auto told = Told<msg::Audited>();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->unit, plan.audits[0].unit);
+  EXPECT_EQ(told->bits, (Digest128{7, 8}));
+
+  const Run run = TakeRun();
+  EXPECT_TRUE(run.audited);
+  EXPECT_EQ(run.count, 1u);
+  Do(Came(run, plan.audits[1].unit));
+  told = Told<msg::Audited>();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->unit, plan.audits[1].unit);
+  Do(Done(1, run));
+  Compute(1);
+  EXPECT_TRUE(Told<msg::Sealed>());
+}
+
 TEST_F(StepMachineTest, WhoDoesNotComeIsNotReached) {
   Tell(msg::Form{1, "tcp", {}, {{kPeer, "a", "", ""}}});
   ASSERT_EQ(All<action::SetTimer>().size(), 1u);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <thread>
 
 #include "base/random.h"
@@ -49,6 +50,49 @@ TEST(UnitQueue, WhatWasToBeLastMayBeRevoked) {
   EXPECT_EQ(queue.RevokeFrom(0), 1u);  // one is begun
   EXPECT_EQ(queue.TakeNext().kind, Kind::kSeal);
   EXPECT_EQ(queue.TakeNext().kind, Kind::kNone);
+}
+
+TEST(UnitQueue, AnAuditedUnitThatCountsForNothingIsTakenFirst) {
+  UnitQueue queue(16);
+  queue.Reset(1, Units(0, 2), {}, {}, Units(9, 1).front());
+  EXPECT_FALSE(queue.audit_taken());
+  EXPECT_EQ(queue.PeekNext(), Units(0, 2));
+  auto take = queue.TakeNext();
+  EXPECT_EQ(take.kind, Kind::kAudit);
+  EXPECT_EQ(queue.UnitsOf(take), Units(9, 1));
+  EXPECT_TRUE(queue.audit_taken());
+  EXPECT_EQ(queue.taken(), 0u) << "it is none of the units";
+  EXPECT_EQ(queue.RevokeFrom(1), 1u);
+  take = queue.TakeNext();
+  EXPECT_EQ(take.kind, Kind::kRun);
+  EXPECT_EQ(take.count, 1u);
+  EXPECT_FALSE(take.audited);
+  EXPECT_TRUE(queue.BeginSeal());
+  queue.Reset(2, Units(0, 2));
+  EXPECT_FALSE(queue.audit_taken());
+}
+
+TEST(UnitQueue, NoAuditIsTakenOfVoidWorkAndNoneSealsAPart) {
+  UnitQueue queue(16);
+  queue.Reset(1, {}, {}, {}, Units(9, 1).front());
+  EXPECT_EQ(queue.TakeNext().kind, Kind::kAudit);
+  EXPECT_EQ(queue.TakeNext().kind, Kind::kNone);
+  queue.Reset(2, {}, {}, {}, Units(9, 1).front());
+  queue.MakeVoid();
+  EXPECT_EQ(queue.TakeNext().kind, Kind::kNone);
+  EXPECT_FALSE(queue.audit_taken());
+}
+
+TEST(UnitQueue, AnAuditedFirstUnitIsARunOfItsOwn) {
+  UnitQueue queue(16);
+  queue.Reset(1, Units(0, 4), {}, {}, std::nullopt, true);
+  auto take = queue.TakeNext();
+  EXPECT_EQ(take.count, 1u);
+  EXPECT_TRUE(take.audited);
+  EXPECT_FALSE(queue.BeginSeal());
+  take = queue.TakeNext();
+  EXPECT_EQ(take.count, 3u);
+  EXPECT_FALSE(take.audited);
 }
 
 TEST(UnitQueue, NothingIsSealedThatHasNoUnit) {
