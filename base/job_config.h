@@ -21,6 +21,8 @@ struct JobSection {
   std::uint32_t global_batch = 256;  // samples in a round
   std::uint32_t units = 0;           // units in a round; 0: auto
   std::uint32_t min_workers = 0;     // 0: as policies::DefaultMinWorkers says
+  std::uint32_t max_workers = 0;     // above --workers: more may join; 0: --workers
+  std::uint32_t spares = 0;          // live workers without units until others are lost
   double join_timeout_s = 60;        // how long to wait for --workers to join
   double quorum_timeout_s = 1800;    // time without min_workers, once rounds have begun; 0: for
                                      // ever

@@ -111,6 +111,11 @@ void DeclareJob(OptionTable& table, JobSection* job) {
       "or catching up count, lost ones do not. 0: --workers less those that the policy can "
       "spare; more than half of them if it moves units (flexrr, balance, auto); 1 with "
       "--config-from-workers");
+  table.Add("job.max_workers", &job->max_workers, Count(0, kMaxWorkers),
+            "The job begins with --workers and takes more while it runs, up to so many. The global "
+            "batch stays. 0: --workers");
+  table.Add("job.spares", &job->spares, Count(0, kMaxWorkers),
+            "So many of the workers have the parameters and no units until others are lost");
   table.Add("job.join_timeout", &job->join_timeout_s, DurationSeconds(0.1, kDay),
             "How long the coordinator waits for --workers workers");
   table.Add("job.quorum_timeout", &job->quorum_timeout_s, DurationSeconds(0, 30 * kDay),

@@ -121,14 +121,26 @@ bool IsBegun(const std::string& path) {
 }
 
 Status CheckCoordinator(const CoordinatorOptions& options) {
-  if (options.job.job.min_workers > options.workers) {
-    return Invalid(fmt::format("job.min_workers = {} is more than --workers {}",
-                               options.job.job.min_workers, options.workers));
+  const JobSection& job = options.job.job;
+  if (job.max_workers != 0 && job.max_workers < options.workers) {
+    return Invalid(fmt::format("job.max_workers = {} is less than --workers {}", job.max_workers,
+                               options.workers));
   }
-  const std::uint32_t units = options.job.job.units;
-  if (units != 0 && units < options.workers) {
-    return Invalid(fmt::format("job.units = {} is less than --workers {}: each needs at least one",
-                               units, options.workers));
+  const std::string workers = job.max_workers > options.workers
+                                  ? fmt::format("job.max_workers = {}", job.max_workers)
+                                  : fmt::format("--workers {}", options.workers);
+  if (job.min_workers > options.workers) {
+    return Invalid(fmt::format("job.min_workers = {} is more than --workers {}", job.min_workers,
+                               options.workers));
+  }
+  if (job.spares >= options.workers) {
+    return Invalid(fmt::format("job.spares = {} with --workers {}: at least one has to compute",
+                               job.spares, options.workers));
+  }
+  const std::uint32_t units = job.units;
+  if (units != 0 && units < options.slots()) {
+    return Invalid(
+        fmt::format("job.units = {} is less than {}: each needs at least one", units, workers));
   }
   const std::uint64_t steps = std::uint64_t{options.job.policy.local_steps} * options.workers;
   if (options.job.policy.local() &&
@@ -139,11 +151,11 @@ Status CheckCoordinator(const CoordinatorOptions& options) {
         options.job.policy.local_steps, options.workers, steps, options.job.job.global_batch,
         units));
   }
-  if (options.job.job.global_batch < options.workers) {
+  if (job.global_batch < options.slots()) {
     return Invalid(
-        fmt::format("job.global_batch = {} is less than --workers {}: each needs at least one "
+        fmt::format("job.global_batch = {} is less than {}: each needs at least one "
                     "sample",
-                    options.job.job.global_batch, options.workers));
+                    job.global_batch, workers));
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // The command lines of the programs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -37,6 +38,8 @@ std::string ToString(const LeaseAddress& lease);
 struct CoordinatorOptions {
   HostPort listen{"127.0.0.1", 7070};
   std::uint32_t workers = 0;
+  // With those that may join later.
+  std::uint32_t slots() const { return std::max(workers, job.job.max_workers); }
   std::string config_file;
   std::string run_dir;
   std::optional<HostPort> http;

@@ -57,8 +57,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   if (lockstep::Status status = CheckSchedule(parameters.config.schedule); !status) {
     return status.error();
   }
-  auto policy =
-      policies::MakePolicy(parameters.config.policy, parameters.workers, parameters.plugin);
+  const std::uint32_t computing = parameters.ComputingOf(parameters.BeginWith());
+  auto policy = policies::MakePolicy(parameters.config.policy, computing, parameters.plugin);
   if (!policy) return policy.error();
   const Traits traits = {
       .policy = policies::TraitsOf(*policy, parameters.config.policy.name),
@@ -82,9 +82,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
                       state.next_round, state.sampler.epoch));
     }
   }
-  const std::uint32_t min_workers = job.min_workers > 0
-                                        ? job.min_workers
-                                        : policies::DefaultMinWorkers(*policy, parameters.workers);
+  const std::uint32_t min_workers =
+      job.min_workers > 0 ? job.min_workers : policies::DefaultMinWorkers(*policy, computing);
   if (min_workers > parameters.workers) {
     return invalid(fmt::format("job.min_workers = {} is more than the {} workers of the job",
                                min_workers, parameters.workers));
@@ -713,7 +712,8 @@ void Coordinator::Reply(const Result<std::string>& outcome) {
 Result<std::string> Coordinator::RequestPolicy(const std::string& name) {
   PolicySection section = job_.start.config.policy;
   section.name = name;
-  auto made = policies::MakePolicy(section, job_.start.workers, job_.start.plugin);
+  const std::uint32_t computing = job_.start.ComputingOf(job_.start.BeginWith());
+  auto made = policies::MakePolicy(section, computing, job_.start.plugin);
   if (!made) return made.error();
   const auto kind = [](const policies::Policy& policy) { return policy.local ? "local" : ""; };
   if (const auto why = WhyKept("policy.name", kind(job_.policy()), kind(*made)); !why.empty()) {
@@ -746,8 +746,9 @@ void Coordinator::ReplacePolicy() {
   // Rules have their own state of the round before, so the new ones begin with a plan of their own.
   // Who was enough to begin with stays enough, so that an exchange never stops the job.
   if (job_.start.config.job.min_workers > 0) return;
-  job_.min_workers.Write() =
-      std::min(job_.min_workers(), policies::DefaultMinWorkers(job_.policy(), job_.start.workers));
+  job_.min_workers.Write() = std::min(
+      job_.min_workers(),
+      policies::DefaultMinWorkers(job_.policy(), job_.start.ComputingOf(job_.start.BeginWith())));
 }
 
 // Counted anew when the quorum was there meanwhile: the wait is one for those who never came.

@@ -144,6 +144,10 @@ struct Job {
   Owned<std::uint64_t, Job> pings;
 
   std::uint64_t parameter_bytes() const { return 4 * agreed().parameter_count; }
+  // The workers on which closing rules count. Of an elastic job it is those that are there.
+  std::uint32_t CountedOn() const {
+    return start.ComputingOf(start.elastic() ? members.CountLive() : start.workers);
+  }
   double SinceStart(Time t) const { return Seconds(t + stopped() - start.started); }
 
   std::uint32_t NextFormation() { return ++formations.Write(); }

@@ -28,8 +28,16 @@ using ConnectionId = Id<struct ConnectionIdTag, std::uint64_t>;
 // to the coordinator before for one to this one.
 struct StartParameters {
   JobConfig config;
-  std::string config_text;  // the effective config, handed to each worker
-  std::uint32_t workers = 1;
+  std::string config_text;          // the effective config, handed to each worker
+  std::uint32_t workers = 1;        // slots
+  std::uint32_t begin_workers = 0;  // the job begins with so many; 0: with all
+  std::uint32_t BeginWith() const { return begin_workers > 0 ? begin_workers : workers; }
+  // More may join than it begins with.
+  bool elastic() const { return BeginWith() < workers; }
+  // Those of them that compute.
+  std::uint32_t ComputingOf(std::uint32_t count) const {
+    return count > config.job.spares ? count - config.job.spares : 1;
+  }
   Term term{1};
   std::string job_id;
   std::vector<std::byte> job_key;

@@ -33,6 +33,10 @@ std::vector<Member*> Formation::Participants() const {
 }
 
 std::string Formation::Missing() const {
+  if (job_->start.elastic()) {
+    return fmt::format("{} of {} workers are ready", job_->members.Count(MemberState::kReady),
+                       job_->start.BeginWith());
+  }
   std::string text;
   std::uint32_t count = 0;
   for (const Member& member : job_->members.all()) {
@@ -75,7 +79,8 @@ void Formation::Gather() {
   const std::uint32_t ready = job_->members.Count(MemberState::kReady);
   const bool late = job_->now() >= join_deadline_;
   const bool begins = late || (job_->now() >= begin_deadline_ && !AwaitsJoining(ready));
-  if (ready == 0 || (ready < job_->members.slots() && !begins)) {
+  const std::uint32_t all = job_->start.BeginWith();
+  if (ready == 0 || (ready < all && !begins)) {
     if (late && ready == 0) job_->Fail(fmt::format("no worker joined in time: {}", Missing()));
     return;
   }
@@ -86,11 +91,11 @@ void Formation::Gather() {
     return;
   }
   if (!Admission::AgreeOnData(job_)) return;
-  if (ready < job_->members.slots()) {
+  if (ready < all) {
     job_->Log(LogLevel::kWarning,
               "the job starts with {} of {} workers: {} after {} ({}); a later worker joins the "
               "rounds",
-              ready, job_->members.slots(), Missing(),
+              ready, all, Missing(),
               late ? FormatDurationSeconds(job_->start.config.job.join_timeout_s)
                    : FormatDurationSeconds(Seconds(job_->timeout)),
               late ? "job.join_timeout" : "liveness.timeout");

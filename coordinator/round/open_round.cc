@@ -172,7 +172,7 @@ void OpenRound::OnOut(const MemberId& member) {
 // --- closing
 
 policies::RoundView OpenRound::View() const {
-  policies::RoundView view = work_.View(job_->now(), job_->start.workers);
+  policies::RoundView view = work_.View(job_->now(), job_->CountedOn());
   if (view.exact) view.idle += moves_.Idle(view.with_units);
   return view;
 }

@@ -199,7 +199,14 @@ std::vector<MemberId> Planner::EligibleFor(RoundId round, bool exact) const {
     if (ContributedLately(member, round)) lately.push_back(member.id);
   }
   if (exact && !lately.empty()) return lately;
-  return level.empty() ? live : level;
+  return WithoutSpares(level.empty() ? live : level);
+}
+
+std::vector<MemberId> Planner::WithoutSpares(std::vector<MemberId> members) const {
+  const std::size_t computing = job_->start.ComputingOf(
+      job_->start.elastic() ? static_cast<std::uint32_t>(members.size()) : job_->start.workers);
+  if (members.size() > computing) members.resize(computing);
+  return members;
 }
 
 // No member has a share yet: a rule knows them from earlier rounds.

@@ -89,6 +89,8 @@ class Planner {
   void CheckInvariants() const { weights_.CheckInvariants(); }
 
  private:
+  // The first ones of them: the others are spares.
+  std::vector<MemberId> WithoutSpares(std::vector<MemberId> members) const;
   std::vector<MemberId> Responsive(const std::vector<MemberId>& members) const;
   // The units of a round, as they were logged last.
   struct LoggedUnits {

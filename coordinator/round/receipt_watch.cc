@@ -47,7 +47,7 @@ ReceiptWatch::Decision ReceiptWatch::Look(const RoundWork& work) {
 // then is thrown away.
 bool ReceiptWatch::OnlyReceiptsLack(const RoundWork& work) const {
   if (!work.unassigned().empty()) return false;
-  const Hypothetical delivered(work.View(job_->now(), job_->start.workers), work.shares());
+  const Hypothetical delivered(work.View(job_->now(), job_->CountedOn()), work.shares());
   return job_->policy().closing->Judge(delivered.view).close;
 }
 

@@ -271,7 +271,8 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
   }
   StartParameters parameters;
   parameters.journal_followed = succession.has_value();
-  parameters.workers = options.workers;
+  parameters.workers = options.slots();
+  parameters.begin_workers = options.workers;
   parameters.plugin = LoadPolicy;
   parameters.job_key = RandomBytes(32);
   parameters.job_id = Hex(RandomBytes(8));
@@ -294,7 +295,7 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
       return Fail(policy.error());
     }
   }
-  const auto places = AllowOpenFiles(options.workers);
+  const auto places = AllowOpenFiles(options.slots());
   if (!places) return Fail(places.error());
   Result<std::unique_ptr<Server>> server = std::unique_ptr<Server>();
   if (!succession) server = Server::Open(options, parameters.job_id, *places);

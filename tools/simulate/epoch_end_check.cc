@@ -11,10 +11,19 @@ void EpochEndCheck::OnShown(const MemberId& member, const worker::action::EpochE
                            member.worker, member.incarnation, end.epoch, last->second);
   }
   last_[member] = end.epoch;
-  if (!end.late) shown_.push_back({member, end.epoch, end.next});
+  if (end.late) return;
+  const auto applied = applied_.find(member);
+  const bool known = applied != applied_.end() && applied->second.first.Next() == end.next;
+  shown_.push_back({member, end.epoch, end.next, known ? applied->second.second : Attempt(0)});
 }
 
-void EpochEndCheck::OnClosed(RoundId round, Epoch epoch) { closed_[round] = epoch; }
+void EpochEndCheck::OnApplied(const MemberId& member, RoundId round, Attempt attempt) {
+  applied_[member] = {round, attempt};
+}
+
+void EpochEndCheck::OnClosed(RoundId round, Epoch epoch, Attempt attempt) {
+  closed_[round] = {epoch, attempt};
+}
 
 void EpochEndCheck::OnResumed(RoundId next) {
   last_.clear();
@@ -28,8 +37,9 @@ std::string EpochEndCheck::Failure() const {
   for (const Shown& shown : shown_) {
     const auto last = closed_.find(RoundId(shown.next.value - 1));
     const auto next = closed_.find(shown.next);
-    const bool right = (last == closed_.end() || last->second == shown.epoch) &&
-                       (next == closed_.end() || next->second > shown.epoch);
+    if (last != closed_.end() && last->second.attempt > shown.attempt) continue;
+    const bool right = (last == closed_.end() || last->second.epoch == shown.epoch) &&
+                       (next == closed_.end() || next->second.epoch > shown.epoch);
     if (right) continue;
     return fmt::format("worker {}.{} was shown the end of epoch {} before round {}, which is wrong",
                        shown.member.worker, shown.member.incarnation, shown.epoch, shown.next);

@@ -136,6 +136,9 @@ class Run {
     cluster_.on_action = [this](const MemberId& member, const worker::Action& action) {
       const auto* end = std::get_if<worker::action::EpochEnd>(&action);
       if (end != nullptr) epoch_ends_.OnShown(member, *end);
+      const auto* told = std::get_if<worker::action::ToCoordinator>(&action);
+      const auto* applied = told != nullptr ? std::get_if<msg::Applied>(&told->message) : nullptr;
+      if (applied != nullptr) epoch_ends_.OnApplied(member, applied->round, applied->attempt);
     };
     Simulation::Hooks& hooks = simulation_.hooks;
     hooks.on_event = [this](const coordinator::Event& event) { OnEvent(event); };
@@ -169,7 +172,7 @@ class Run {
     hooks.on_closed = [this](const auto& record) {
       ++outcome_.rounds;
       checker_.OnClosed(*record);
-      epoch_ends_.OnClosed(record->round, record->epoch);
+      epoch_ends_.OnClosed(record->round, record->epoch, record->attempts.back().attempt);
     };
     hooks.on_fault = [this](const Fault& fault) {
       Tell("*** {}", ToString(fault));
