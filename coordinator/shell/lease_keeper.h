@@ -35,6 +35,8 @@ class LeaseKeeper {
   const Lease& lease() const { return lease_; }
   // The holder may decide now, as far as it knows.
   bool leads() const { return lease_.leading() && MonotonicNow() < lease_.leads_until(); }
+  // Looks at the clock now: one that has lapsed is told to on_stop, with the reason.
+  void Look() { Step(Lease::TimerFired{}); }
   // It was won, and this coordinator cannot lead now: others may.
   void Resign() { Step(Lease::Resigned{}); }
   // `done`: once etcd has heard that the next one need not wait, or is not to be reached; later.

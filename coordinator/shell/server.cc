@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "base/stop_signal.h"
@@ -233,9 +234,8 @@ class ServerImpl final : public Server {
   // lease lives, and its timers have not come yet.
   bool MayLead() {
     if (!keeper_ || keeper_->leads()) return !finished_;
-    DoAbandon(
-        "the lease was not renewed in time; this coordinator ends, and the job goes on with the "
-        "next one");
+    keeper_->Look();
+    LOCKSTEP_CHECK(finished_, "a lapsed lease does not end its holder");
     return false;
   }
 

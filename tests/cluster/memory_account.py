@@ -30,7 +30,6 @@ def shares(log, workers):
 
 
 def staged(log, workers):
-    """{worker: the largest share that it stages at a time}: where a round's map changes while it is open, what it has of both."""
-    of = shares(log, workers)
-    later = [0, *(int(version) for _, version, _ in SHARED.findall(log))]
-    return {worker: max(share + (of[worker][at - 1] if later[at] > 0 else 0) for at, share in enumerate(of[worker])) for worker in range(workers)}
+    """{worker: the largest share that it may stage at a time}: of two owner maps that follow each other. A round's map may change while the
+    round is open. And a worker that still lacks sums of a round keeps what it has staged for it, while quicker ones announce the next one's."""
+    return {worker: max(map(sum, zip([*shared, 0], [0, *shared]))) for worker, shared in shares(log, workers).items()}

@@ -112,8 +112,9 @@ class Replicas(ClusterTest):
                         log = job.log("coordinator")
                         owned, at_once = shares(log, 4), staged(log, 4)
                         workers = [account(job.log(f"worker{at}")) | {"owned": owned[at], "staged": at_once[at]} for at in range(4)]
-                    self.check_memory([one for one in workers if one["snapshots"] < 1.1], replicas, mapped,
-                                      stood_in="stands in for" in log, caught_up="catches up from" in log)
+                        # In the job's context, so that a failure shows the logs.
+                        self.check_memory([one for one in workers if one["snapshots"] < 1.1], replicas, mapped,
+                                          stood_in="stands in for" in log, caught_up="catches up from" in log)
 
     def check_memory(self, workers, replicas, mapped, stood_in, caught_up):
         """Where the machine was busy, who was quicker owns more, and has more of the sums and of what is staged for them."""

@@ -111,6 +111,30 @@ class StandbyTest(ClusterTest):
             job.finish()
             check_epochs(self, job.rounds(), 2048)
 
+    def test_it_takes_over_while_workers_are_killed_and_join(self):
+        deaths = 3
+        with Job(4, PACED, job__rounds=15 * deaths + 40, job__min_workers=1, liveness__timeout="3s") as job:
+            job.start()
+            names = [f"worker{worker}" for worker in range(4)]
+            for death in range(deaths):
+                standby = Standby(job, f"standby{death}", job.run_dir).complete()
+                job.wait_for_rounds(max(15 * death + 10, len(job.rounds()) + 2))
+                kill(job)
+                job.processes[names[death]].kill()
+                job.processes[names[death]].wait()
+                standby.tell()
+                standby.leads()
+                standby.said(r"whose parameters \d workers? held")
+                names[death] = f"again{death}"
+                job.start_worker(death, name=names[death])
+            summary = job.finish()
+            for name in names:
+                self.assertEqual(job.wait(name), 0, job.log(name))
+            self.assertEqual((summary["status"], summary["digest_differs"]), ("completed", []))
+            self.assertEqual([line["round"] for line in job.rounds()], list(range(15 * deaths + 40)))
+            check_epochs(self, job.rounds(), 2048)
+            check_run(self, job.run_dir)
+
     def test_a_stopped_worker_does_not_keep_a_standby_from_being_complete(self):
         with Job(2, PACED, job__rounds=ENDLESS, liveness__timeout="4s", policy__name="partial") as job:
             job.start()
