@@ -194,6 +194,14 @@ bool UnitMoves::CanTake(const Member& member) const {
   return share == nullptr || (share->HasRoom() && !work_->WorkerViewOf(member.id.worker)->fenced);
 }
 
+// It takes no part in the round yet, and does so within a bounded time, or is out. With a broken
+// edge one that is behind may copy the parameters only once the edge is mended.
+bool UnitMoves::IsComing(const Member& member) const {
+  if (member.behind()) return job_->members.BrokenEdges(member.id.worker) == 0;
+  return member.live() || member.state == MemberState::kForming ||
+         member.state == MemberState::kCatchingUp;
+}
+
 // It was out of the round with units of it, and has none now. Back or not: nothing says that it
 // would finish this time. Others may be as slow, and were the round to wait for each that is back,
 // they would take turns for ever (I6).
@@ -226,6 +234,7 @@ bool UnitMoves::Place(const policies::RoundView& view) {
   std::vector<Member*> able;
   std::vector<Member*> fenced;  // for want of others
   bool later = false;           // somebody may take units in a while
+  bool ever = false;            // or perhaps never: it loads its data, or does not reach the others
   for (Member& member : job_->members.all()) {
     if (!member.connected()) continue;
     if (view.with_units > 0 && GoneUnfinished(member.id.worker)) continue;
@@ -239,13 +248,15 @@ bool UnitMoves::Place(const policies::RoundView& view) {
       const bool stays_without =
           view.with_units > 0 && share == nullptr && (member.away() || member.draining);
       if (stays_without) continue;
-      later = later || share == nullptr ||
-              (share->parts.size() < kMaxParts && !share->refused &&
+      ever = ever || share == nullptr;
+      later = later || (share == nullptr && IsComing(member)) ||
+              (share != nullptr && share->parts.size() < kMaxParts && !share->refused &&
                (!work_->WorkerViewOf(member.id.worker)->fenced ||
                 (!share->fence_answered &&
                  (view.with_units == 0 || job_->now() < FenceAnswersUntil()))));
     }
   }
+  if (view.with_units == 0 && fenced.empty()) later = later || ever;
   // Members that lag by a round would hold it up, but are better than none.
   if (level.empty()) level = std::move(able);
   if (level.empty() && later && !without) return true;

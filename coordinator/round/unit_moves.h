@@ -44,6 +44,7 @@ class UnitMoves {
   void FenceWorker(WorkerId worker, const std::string& why);
   Time AwayDeadline() const;
   bool CanTake(const Member& member) const;
+  bool IsComing(const Member& member) const;
   bool GoneUnfinished(WorkerId worker) const;
   // A stopped worker answers no fence, and a round in which others have units does not wait for
   // what it would say (I6).

@@ -40,6 +40,22 @@ TEST_P(Regressions, GoesAsItHasTo) {
 INSTANTIATE_TEST_SUITE_P(
     Seeds, Regressions,
     ::testing::Values(
+        // A worker was behind and did not reach one of the others, for good. All others had used up
+        // both parts of the round or were fenced, and the round waited for that worker.
+        Case{"WhoCannotCatchUpIsNotWaitedFor",
+             "--faults --seed 856 --optimizer.replicas=2 --fault "
+             "stop@0.462379s:0,for=0.151739s --fault crash@0.646401s:0 --fault "
+             "partition@0.718593s:1-4,for=0.109694s --fault stop@0.805656s:3,for=0.182845s "
+             "--fault control-in@0.913737s:2,for=0.007677s --fault "
+             "stop@1.273176s:5,for=0.037957s --fault control-in@1.452411s:5,for=0.101332s "
+             "--fault stop@1.490189s:1,for=0.030680s --fault stop@1.524472s:1,for=0.073354s "
+             "--fault stop@1.612023s:1,for=4.096274s --fault stop@2.102412s:4,for=0.071494s "
+             "--fault slow-control@2.376738s:5,for=0.008748s --fault "
+             "hang-reduction@2.433740s:3,for=0.040035s --fault "
+             "partition@2.504059s:5-4,for=600.000000s --fault stop@2.576899s:5,for=0.238955s "
+             "--fault control-out@2.813546s:2,for=0.129311s --fault "
+             "delay@3.390148s:4-0,for=0.009406s --fault control-out@3.659881s:0,for=2.447554s "
+             "--fault delay@3.937218s:5-0,for=0.017256s --fault cut-link@3.989277s:2-5"},
         // It was asked whether it holds all sums of a round, and had no buffer for the copy until
         // the round was closed and they were given back.
         Case{"ARoundIsClosedBeforeItIsSaidWhoHoldsIt",
