@@ -98,6 +98,9 @@ std::string Command(const SimulateOptions& options, std::uint64_t seed,
     command += fmt::format(" --exchange.algorithm={}", options.job.exchange.algorithm);
   }
   if (options.own_parameters) command += " --own-parameters";
+  if (options.job.audit.share > 0) {
+    command += fmt::format(" --audit.share={}", options.job.audit.share);
+  }
   if (options.policy_given) {
     const PolicySection& policy = options.job.policy;
     command += fmt::format(" --policy.name={}", policy.name);

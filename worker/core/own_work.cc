@@ -307,7 +307,7 @@ void OwnWork::OnUnitAudited(const event::UnitAudited& audited) {
     work_->audit_done = true;
   }
   if (work_->is_void || !audited.gradient) return;
-  const event::UnitAudited::Gradient& gradient = *audited.gradient;
+  const event::AuditedGradient& gradient = *audited.gradient;
   context_.Tell(msg::Audited{work_->round, *rounds_.PlanOf(work_->round), audited.unit,
                              gradient.bits, gradient.squares, gradient.sketch,
                              gradient.arithmetic});

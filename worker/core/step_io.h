@@ -158,19 +158,19 @@ struct RunDone {
   std::optional<std::uint64_t> divisor = {};  // nullopt: the samples
   msg::Reading reading = {};
 };
+struct AuditedGradient {
+  Digest128 bits;
+  double squares = 0;
+  std::vector<double> sketch;  // see msg::Audited
+  std::string arithmetic;
+};
 // The gradient of an audited unit. It comes before the RunDone of its run where it is one that
 // counts (`counts`). Each one that was taken and does not count is reported; void: it was left off.
 struct UnitAudited {
   std::uint32_t work = 0;
   Unit unit;
   bool counts = false;
-  struct Gradient {
-    Digest128 bits;
-    double squares = 0;
-    std::vector<double> sketch;  // see msg::Audited
-    std::string arithmetic;
-  };
-  std::optional<Gradient> gradient;
+  std::optional<AuditedGradient> gradient;
 };
 // While the last unit of a part is computed: the first `buckets` buckets will not change any more.
 struct BucketsFinal {

@@ -51,8 +51,8 @@ class Sketch {
 
 }  // namespace
 
-event::UnitAudited::Gradient AuditGradient(ExchangeMemory& memory, const float* gradient,
-                                           std::uint64_t count) {
+event::AuditedGradient AuditGradient(ExchangeMemory& memory, const float* gradient,
+                                     std::uint64_t count) {
   DigestStream digest;
   Sketch sketch;
   std::vector<float> copied;

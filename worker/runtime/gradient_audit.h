@@ -11,8 +11,8 @@ namespace lockstep::worker {
 
 // One pass over all values, on the calling thread. On a device they are copied to the host, some
 // megabytes at a time.
-event::UnitAudited::Gradient AuditGradient(ExchangeMemory& memory, const float* gradient,
-                                           std::uint64_t count);
+event::AuditedGradient AuditGradient(ExchangeMemory& memory, const float* gradient,
+                                     std::uint64_t count);
 
 // For msg::Audited::arithmetic: `device` as in SessionOptions, the processor's name where that is
 // "cpu", and how many processors this process may use.
