@@ -242,13 +242,20 @@ TEST(UnitQueue, EachUnitIsInOnePairOfHands) {
   for (std::uint64_t round = 0; round < 300; ++round) {
     UnitQueue queue(kUnits);
     queue.Reset(static_cast<std::uint32_t>(round), Units(0, 20), {},
-                {.units = static_cast<std::uint32_t>(round % 4), .guided = round % 3 == 0});
+                {.units = static_cast<std::uint32_t>(round % 4), .guided = round % 3 == 0},
+                round % 5 == 0 ? std::optional(Units(9999, 1).front()) : std::nullopt,
+                round % 7 == 0);
+    int audits = 0;
     std::atomic<bool> stop{false};
     std::vector<Unit> taken;
     std::thread compute([&] {
       for (bool last_look = false;;) {
         const UnitQueue::Take take = queue.TakeNext();
         queue.PeekNext();  // whatever it shows, it may look
+        if (take.kind == Kind::kAudit) {
+          ++audits;
+          continue;
+        }
         for (std::uint32_t i = 0; i < take.count; ++i) {
           taken.push_back(queue.UnitAt(take.position + i));
         }
@@ -285,6 +292,8 @@ TEST(UnitQueue, EachUnitIsInOnePairOfHands) {
     }
     stop = true;
     compute.join();
+    EXPECT_EQ(audits, round % 5 == 0 ? 1 : 0);
+    EXPECT_EQ(queue.audit_taken(), round % 5 == 0);
     ASSERT_EQ(taken.size(), given.size());
     for (std::size_t i = 0; i < taken.size(); ++i) {
       ASSERT_EQ(taken[i].index.value, given[i]);
