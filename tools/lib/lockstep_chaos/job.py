@@ -106,6 +106,10 @@ def _run_to_end(plan, place, result, note):
             result.findings.append(f"it failed {MOST_RESUMES + 1} times, at last with: {reason}")
             return
         result.failures.append(reason)
+        # Those who had joined have ended with the job, with other parameters than those of its end.
+        joined = place.folder / "joiner.log"
+        if joined.exists():
+            joined.rename(place.folder / f"joiner-{result.resumes}.log")
         result.resumes += 1
         note("it is resumed")
         if result.resumes == MOST_RESUMES:
