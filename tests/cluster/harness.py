@@ -132,6 +132,14 @@ class Job:
         self.address = address.read_text().strip()
         return self
 
+    def refusal(self):
+        """The one line of a coordinator that does not begin with these options: its status is 2."""
+        self.begin_coordinator()
+        status, log = self.wait("coordinator"), self.log("coordinator")
+        if status != 2 or log.count("\n") != 1:
+            raise AssertionError(f"the coordinator ended with status {status}:\n{log}")
+        return log
+
     def start_worker(self, index, *arguments, environment=None, name=None, prefix=(), address=None):
         return self._start(name or f"worker{index}",
                            [BIN / "lockstep-worker", "--coordinator", address or self.address, "--id", index, *arguments],

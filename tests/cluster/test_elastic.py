@@ -4,7 +4,7 @@ import re
 import subprocess
 import unittest
 
-from harness import BIN, PATIENCE, TOOLS, ClusterTest, Job, check_epochs, main, wait_for
+from harness import PATIENCE, TOOLS, ClusterTest, Job, check_epochs, main, wait_for
 
 PACED = {"emulate.unit_time": "3ms", "job.units": 24, "job.global_batch": 96, "checkpoint.every": "0s"}
 # In rounds. What is interrupted has no other end.
@@ -90,11 +90,7 @@ class ElasticTest(ClusterTest):
                            ({"job__spares": 4}, "job.spares = 4 with --workers 4: at least one has to compute"),
                            ({"job__max_workers": 30, "job__units": 24}, "job.units = 24 is less than job.max_workers = 30")):
             with self.subTest(**more), Job(4, **more) as job:
-                job._start("coordinator", [BIN / "lockstep-coordinator", "--listen", "127.0.0.1:0", "--workers", "4", "--config", job.config,
-                                           "--run-dir", job.run_dir])
-                self.assertEqual(job.wait("coordinator"), 2)
-                self.assertIn(said, job.log("coordinator"))
-                self.assertEqual(job.log("coordinator").count("\n"), 1)
+                self.assertIn(said, job.refusal())
 
 
 if __name__ == "__main__":
