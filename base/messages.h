@@ -267,6 +267,9 @@ struct Welcome {
   // its parameters in it when no coordinator takes over. Empty: there is none.
   std::string run_dir = {};
   std::vector<std::string> standbys = {};  // see Standbys
+  // With optimizer.replicas: the newest state that the coordinator before has decided on. Some
+  // holders may not have heard of that (Decide); the commit of its last round was sent to all.
+  std::optional<HeldParameters> decided = std::nullopt;
   bool operator==(const Welcome&) const = default;
 };
 
@@ -571,6 +574,8 @@ struct Ready {
   // The state of a worker that has lost its coordinator and has found this one, with the same
   // run_id.
   std::optional<HeldParameters> held = std::nullopt;
+  // With optimizer.replicas: the shards that `held` is of, ascending. It has no others.
+  std::vector<std::uint64_t> held_shards = {};
   bool operator==(const Ready&) const = default;
 };
 

@@ -110,7 +110,6 @@ JobState StateFrom(const Json& json) {
 // Checks what holds for every job.
 std::string Contradiction(const JobState& state) {
   const SamplerState& sampler = state.sampler;
-  if (state.next_round.value == 0) return "next_round is 0: there is no checkpoint before round 0";
   if (state.parameter_count == 0) return "parameter_count is 0";
   if (sampler.uncounted.empty()) return "nothing is left of its epoch";
   if (state.updates != state.next_round.value || state.totals.rounds != state.next_round.value) {
@@ -185,6 +184,7 @@ Result<JobState> JobStateFromParts(const nlohmann::json& lasting, const nlohmann
   } catch (const JsonRangeError& error) {
     return invalid(error.what());
   }
+  // A journal also has the state before round 0.
   if (const std::string wrong = Contradiction(state); !wrong.empty()) return invalid(wrong);
   return state;
 }
@@ -219,6 +219,9 @@ Result<JobState> JobStateFromJson(std::string_view text) {
     }
   } catch (const JsonRangeError& error) {
     return invalid(error.what());
+  }
+  if (state.next_round == RoundId(0)) {
+    return invalid("next_round is 0: there is no checkpoint before round 0");
   }
   if (const std::string wrong = Contradiction(state); !wrong.empty()) return invalid(wrong);
   return state;

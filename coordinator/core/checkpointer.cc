@@ -103,12 +103,13 @@ std::optional<MemberId> Checkpointer::AtCommit(const msg::Commit& commit, const 
   return writer;
 }
 
-JobState Checkpointer::StateAfter(const msg::Commit& commit, SamplerState after) const {
+JobState Checkpointer::StateBefore(RoundId next, std::uint64_t updates,
+                                   SamplerState sampler) const {
   JobState state;
   state.totals = job_->closed().totals;
-  state.next_round = commit.round.Next();
-  state.updates = commit.update;
-  state.sampler = std::move(after);
+  state.next_round = next;
+  state.updates = updates;
+  state.sampler = std::move(sampler);
   state.dataset_digest = job_->agreed().dataset_digest;
   state.test_samples = job_->agreed().test_samples;
   state.parameter_count = job_->agreed().parameter_count;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/digest.h"
@@ -37,7 +38,11 @@ class Checkpointer {
   std::optional<MemberId> AtCommit(const msg::Commit& commit, const Sampler& after,
                                    bool epoch_ended, bool last);
   // The job's state after the commit, with the totals before it and without a digest.
-  JobState StateAfter(const msg::Commit& commit, SamplerState after) const;
+  JobState StateAfter(const msg::Commit& commit, SamplerState after) const {
+    return StateBefore(commit.round.Next(), commit.update, std::move(after));
+  }
+  // The same before a round, after so many updates.
+  JobState StateBefore(RoundId next, std::uint64_t updates, SamplerState sampler) const;
   void OnClosed(RoundId round);
   Status OnStateChunk(Member& from, msg::StateChunk message);
   Status OnReplicaDigest(Member& from, const msg::ReplicaDigest& message);

@@ -75,6 +75,11 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   if (const std::optional<JobState> newest = NewestState(parameters)) {
     const JobState& state = *newest;
     if (lockstep::Status may = CheckResume(state, parameters.config); !may) return may.error();
+    if (IsAtEnd(state, job) && !parameters.journal.empty()) {
+      return invalid(
+          "all rounds of the job are committed, and its coordinator was lost before the end. Its "
+          "workers save the parameters, and --resume makes a checkpoint of them");
+    }
     if (IsAtEnd(state, job)) {
       return invalid(
           fmt::format("the checkpoint is at the job's end (round {}, epoch {}): there is "
@@ -253,22 +258,37 @@ void Coordinator::Commit(CommitDraft draft) {
   if (!last) ReplacePolicy();
   SamplerState after = draft.after.State();
   rounds_.MakeCommit(std::move(draft));
-  if (!last) NoteCommit(std::move(after));
+  // A job that was asked to end would not know of that.
+  if (!last || !stopping_) NoteCommit(std::move(after), last);
 }
 
-// The round is not closed, and may get another attempt, of which there is another entry then. The
-// last one of a job is not noted: nothing would be left to go on with.
-void Coordinator::NoteCommit(SamplerState after) {
+// The round is not closed, and may get another attempt, of which there is another entry then. With
+// the last one of a job nobody goes on; it tells which round a rescue file is of.
+void Coordinator::NoteCommit(SamplerState after, bool last) {
   const CommittedRound& round = *rounds_.committed();
   JournalEntry entry;
   entry.attempt = round.commit().attempt;
   entry.state = checkpointer_.StateAfter(round.commit(), std::move(after));
   const ClosedRound as_closed{.round = round,
                               .digest = std::nullopt,
-                              .follows = true,
+                              .follows = !last,
                               .epochs = entry.state.sampler.epoch.value};
   entry.record = std::make_shared<const RoundRecord>(MakeRecord(job_, as_closed));
   AddTotals(*entry.record, as_closed.epochs, &entry.state.totals);
+  if (last) entry.state.totals.samples_dropped += rounds_.sampler().given_back();
+  Note(std::move(entry));
+}
+
+// Before anybody hears that it is decided, as the journal is written before a step's sends.
+void Coordinator::NoteDecision() {
+  const CommittedRound* round = rounds_.committed();
+  if (round == nullptr || !round->decided() || !noted_ || noted_->decided) return;
+  if (noted_->attempt != round->commit().attempt ||
+      noted_->state.next_round != round->round().Next()) {
+    return;
+  }
+  JournalEntry entry = *noted_;
+  entry.decided = true;
   Note(std::move(entry));
 }
 
@@ -358,8 +378,7 @@ bool Coordinator::MayHandOver() const {
   // No entry tells of the last commit.
   const CommittedRound* last = rounds_.committed();
   if (last != nullptr && noted_ && noted_->state.next_round <= last->round()) return false;
-  return config.job.coordinator_timeout_s != 0 &&
-         config.optimizer.Shards(job_.start.workers) == 0 && !stopping_ && noted_ &&
+  return config.job.coordinator_timeout_s != 0 && !stopping_ && noted_ &&
          !IsAtEnd(noted_->state, config.job);
 }
 
@@ -458,20 +477,43 @@ void Coordinator::ChooseState() {
         beyond->id.worker, beyond->ready.held->next, job_.start.journal.back().state.next_round)});
   }
   held_ = reattachment_.Choose();
+  if (held_ == nullptr && !job_.start.resume && BeginsAnew()) return;
   if (held_ == nullptr && !job_.start.resume) {
-    return job_.Fail(
-        "no worker holds the parameters of the job before, and no checkpoint was written");
+    return job_.Fail(fmt::format(
+        "{} the parameters of the job before, and no checkpoint was written", NobodyHolds()));
   }
   if (held_ == nullptr) {
     Sometimes<"reattachment: from the checkpoint, as nobody holds an entry">();
     job_.Log(LogLevel::kWarning,
-             "no worker holds the parameters of the job before: it goes on from its checkpoint{}",
+             "{} the parameters of the job before: it goes on from its checkpoint{}", NobodyHolds(),
              job_.saved_round() ? fmt::format(" after round {}", *job_.saved_round()) : "");
   }
   const JobState& state = held_ != nullptr ? held_->state : *job_.start.resume;
   if (job_.resumed()->next_round != state.next_round) job_.Emit(CutRecords{state});
   job_.resumed.Write() = state;
   job_.closed.Write().totals = state.totals;
+}
+
+// Nobody holds anything of a job that had committed one round at most: all begin with the seed's
+// parameters once more. Parameters that a worker has drawn itself are lost.
+bool Coordinator::BeginsAnew() {
+  const auto& journal = job_.start.journal;
+  const JournalEntry& first = journal.front();
+  if (first.state.next_round != RoundId(0) || journal.back().state.next_round > RoundId(1)) {
+    return false;
+  }
+  if (!Admission::BeginAlikeAnew(&job_)) return false;
+  Sometimes<"reattachment: from the seed, as nobody holds an entry">();
+  job_.Log(LogLevel::kWarning, "{} the parameters of the job before: it begins anew",
+           NobodyHolds());
+  if (job_.resumed()->next_round != RoundId(0)) job_.Emit(CutRecords{first.state});
+  job_.resumed.Write().reset();
+  job_.closed.Write().totals = first.state.totals;
+  return true;
+}
+
+const char* Coordinator::NobodyHolds() const {
+  return job_.sharded() ? "the workers together do not hold" : "no worker holds";
 }
 
 // With a checkpoint, or one worker's parameters: once all have them. All that were formed are live
@@ -493,16 +535,32 @@ void Coordinator::StartRounds() {
   if (job_.resumed()) {
     const JobState& state = *job_.resumed();
     const StateSource source = held_ != nullptr ? StateSource::kHeld : StateSource::kCheckpoint;
-    joining_.OnBegin(state.next_round, source);
+    joining_.OnBegin(state.next_round, state.next_round == RoundId(0) ? FirstOnceMore() : source);
+    if (held_ != nullptr && job_.sharded()) rounds_.GoOnWith(reattachment_.Holders());
     rounds_.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates, source);
     Note({.term = {}, .attempt = std::nullopt, .state = state, .record = nullptr});
     if (held_ != nullptr) TakeInOthers(count);
   } else {
     const StateSource source = initial_broadcast_.used() ? StateSource::kGiven : StateSource::kSeed;
     joining_.OnBegin(RoundId(0), source);
-    rounds_.Begin(Sampler(job_.agreed().train_samples, batch, units), RoundId(0), 0, source);
+    const Sampler sampler(job_.agreed().train_samples, batch, units);
+    rounds_.Begin(sampler, RoundId(0), 0, source);
+    Note({.term = {},
+          .attempt = std::nullopt,
+          .state = checkpointer_.StateBefore(RoundId(0), 0, sampler.State()),
+          .record = nullptr});
     WarnOfNoCheckpoint();
   }
+}
+
+// The job goes on from before its first round, of which nobody copies the state: others get it as
+// in a new job.
+StateSource Coordinator::FirstOnceMore() {
+  const bool given = std::ranges::any_of(job_.members.all(), [this](const Member& member) {
+    return member.live() && member.ready.own_parameters;
+  });
+  if (given) initial_broadcast_.GoOnWithHolders();
+  return given ? StateSource::kGiven : StateSource::kSeed;
 }
 
 // Members whose parameters are not those that the job goes on from copy them.
@@ -603,6 +661,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
             // Each counts separately: newcomers, links that are made again, a job that forms.
             if (Status status = joining_.OnReached(from, m); !status) return status;
             if (Status status = relinking_.OnReached(from, m); !status) return status;
+            rounds_.OnReached(from, m);
             return formation_.OnReached(from, m);
           },
           [&](msg::Copied& m) {
@@ -644,7 +703,11 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           [&](msg::Revoked& m) { return rounds_.OnRevoked(from, m); },
           [&](msg::Published& m) { return rounds_.OnPublished(from, m); },
           [&](msg::HoldAnswer& m) { return rounds_.OnHoldAnswer(from, m); },
-          [&](msg::Held& m) { return rounds_.OnHeld(from, m); },
+          [&](msg::Held& m) {
+            Status status = rounds_.OnHeld(from, m);
+            NoteDecision();
+            return status;
+          },
           [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
           [&](msg::Audited& m) { return rounds_.OnAudited(from, m); },
           [](msg::Noted&) -> Status {

@@ -103,9 +103,13 @@ class Coordinator {
   // Chooses the state from which the job continues, where an earlier coordinator has left a
   // journal.
   void ChooseState();
+  bool BeginsAnew();
+  const char* NobodyHolds() const;
+  StateSource FirstOnceMore();
   void TakeInOthers(std::uint32_t holders);
   // Notes the state from which the next coordinator could continue after this commit.
-  void NoteCommit(SamplerState after);
+  void NoteCommit(SamplerState after, bool last);
+  void NoteDecision();
   void Note(JournalEntry entry);
   void WarnOfNoCheckpoint();
   // No job waits for its quorum longer than it was told to.

@@ -13,10 +13,14 @@ const JournalEntry* Reattachment::Choose() {
   LOCKSTEP_CHECK(chosen_ == nullptr, "the entry from which the job continues is chosen twice");
   const auto& journal = job_->start.journal;
   for (auto entry = journal.rbegin(); entry != journal.rend() && chosen_ == nullptr; ++entry) {
-    const bool held = std::ranges::any_of(job_->members.all(), [&](const Member& member) {
-      return member.connected() && member.state == MemberState::kForming &&
-             member.ready.held == entry->held();
+    bool held = std::ranges::any_of(job_->members.all(), [&](const Member& member) {
+      return member.connected() && member.state == MemberState::kForming && Holds(member, *entry);
     });
+    if (held && job_->sharded()) {
+      const auto holders = HoldersOf(*entry);
+      held = std::ranges::none_of(holders, [](const auto& of) { return of.empty(); });
+      if (!held) Sometimes<"reattachment: not all shards of an entry are there">();
+    }
     if (held) chosen_ = &*entry;
     if (held && entry != journal.rbegin())
       Sometimes<"reattachment: an entry before the last one">();
@@ -40,7 +44,30 @@ const Member* Reattachment::Beyond() const {
 }
 
 bool Reattachment::Holds(const Member& member) const {
-  return chosen_ != nullptr && member.ready.held == chosen_->held();
+  return chosen_ != nullptr && Holds(member, *chosen_);
+}
+
+bool Reattachment::Holds(const Member& member, const JournalEntry& entry) const {
+  return member.ready.held == entry.held() &&
+         (!job_->sharded() || !member.ready.held_shards.empty());
+}
+
+std::vector<std::vector<MemberId>> Reattachment::Holders() const {
+  LOCKSTEP_CHECK(chosen_ != nullptr && job_->sharded(), "nobody was asked for shards");
+  return HoldersOf(*chosen_);
+}
+
+std::vector<std::vector<MemberId>> Reattachment::HoldersOf(const JournalEntry& entry) const {
+  std::vector<std::vector<MemberId>> holders(
+      job_->start.config.optimizer.Shards(job_->start.workers));
+  for (const Member& member : job_->members.all()) {
+    if (!member.connected() || !Holds(member, entry)) continue;
+    if (member.state != MemberState::kForming && !member.live()) continue;
+    for (const std::uint64_t shard : member.ready.held_shards) {
+      holders[shard].push_back(member.id);
+    }
+  }
+  return holders;
 }
 
 std::string Reattachment::Words(std::uint32_t holders, std::uint32_t others) const {

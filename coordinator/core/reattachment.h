@@ -9,8 +9,9 @@
 // tells of.
 #pragma once
 
-#include <memory>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "coordinator/job/context.h"
 #include "coordinator/job/job_state.h"
@@ -23,8 +24,11 @@ class Reattachment {
 
   // There is a journal to go on from.
   bool begun_before() const { return !job_->start.journal.empty(); }
-  // Of those that form: the newest entry that somebody holds. Once; null: nobody holds any.
+  // Of those that form: the newest entry that somebody holds; with optimizer.replicas, of which
+  // each shard is held. Once; null: there is none.
   const JournalEntry* Choose();
+  // After Choose: who holds each shard.
+  std::vector<std::vector<MemberId>> Holders() const;
   // Of those that form: one that holds what is newer than all entries. So the standby that has
   // followed the journal has missed some.
   const Member* Beyond() const;
@@ -34,6 +38,9 @@ class Reattachment {
   std::string Words(std::uint32_t holders, std::uint32_t others) const;
 
  private:
+  bool Holds(const Member& member, const JournalEntry& entry) const;
+  std::vector<std::vector<MemberId>> HoldersOf(const JournalEntry& entry) const;
+
   Job* job_;
   const JournalEntry* chosen_ = nullptr;
 };

@@ -102,6 +102,9 @@ class JobPhase {
 struct Job {
   Job(StartParameters parameters, policies::Policy rules, std::uint32_t quorum);
 
+  // Each worker holds shards of the optimizer's state (optimizer.replicas); else all of it.
+  bool sharded() const { return start.config.optimizer.Shards(start.workers) > 0; }
+
   const StartParameters start;
   const Duration timeout;
   // Plans and closes rounds; it is exchanged only between two plans.

@@ -52,6 +52,8 @@ struct JournalEntry {
   // The run-time requests that are in force: a policy's name, SPECs of slow-downs, one a line.
   std::string policy = {};
   std::string slowdowns = {};
+  // With optimizer.replicas: all holders had the sums, and were or are to be told to apply them.
+  bool decided = false;
 
   HeldParameters held() const { return {term, state.next_round, attempt}; }
 };

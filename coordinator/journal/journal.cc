@@ -68,6 +68,9 @@ Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
     auto state = JobStateFromParts(*lasting, Member(json, "state"));
     if (!state) return state.error();
     entry.state = *std::move(state);
+    if (entry.attempt && entry.state.next_round == RoundId(0)) {
+      return Wrong("it is of a commit before round 0");
+    }
     if (const Json& record = Member(json, "record"); !record.is_null()) {
       auto read = RoundFromLine(record.dump());
       if (!read) return read.error();
@@ -78,17 +81,23 @@ Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
     }
     entry.policy = TextIn(json, "policy");
     entry.slowdowns = TextIn(json, "slowdowns");
+    if (const auto decided = json.find("decided"); decided != json.end()) {
+      if (!decided->is_boolean()) return Wrong("decided is neither true nor false");
+      entry.decided = decided->get<bool>();
+    }
   } catch (const JsonRangeError& error) {
     return Wrong(error.what());
   }
   return entry;
 }
 
-// Another attempt at a round takes the place of the one before; where the job went on from an
-// entry, those of later rounds are void.
-void Add(JournalEntry entry, std::vector<JournalEntry>* entries) {
+// Another attempt at a round takes the place of the one before, and so does the same with more to
+// say. Where the job went on from an entry, those of later rounds are void.
+template <class Entries>
+void Add(JournalEntry entry, Entries* entries) {
   const RoundId next = entry.state.next_round;
-  const bool begins = !entry.attempt;
+  const bool begins = !entry.attempt && (entries->empty() || entries->back().attempt ||
+                                         entries->back().term != entry.term);
   while (!entries->empty() && (begins ? entries->back().state.next_round > next
                                       : entries->back().state.next_round >= next)) {
     entries->pop_back();
@@ -182,6 +191,7 @@ std::string JournalFile::LineOf(const JournalEntry& entry, bool lasting) const {
       {"policy", entry.policy},
       {"slowdowns", entry.slowdowns},
   };
+  if (entry.decided) json["decided"] = true;
   if (lasting) json["job"] = LastingToJson(entry.state);
   // The record is text already, and by far the longest of it.
   std::string text = Dump(json);
@@ -208,7 +218,7 @@ Status JournalFile::WriteAnew() {
 Status JournalFile::Append(const JournalEntry& entry) {
   if (!failed_) return failed_;
   const bool first = kept_.empty();
-  kept_.push_back(entry);
+  Add(entry, &kept_);
   if (kept_.size() > kKept) kept_.pop_front();
   last_line_ = LineOf(entry, first);
   failed_ = bytes_ >= kMostBytes ? WriteAnew() : Write(last_line_);

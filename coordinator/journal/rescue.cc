@@ -10,6 +10,7 @@
 #include <span>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "coordinator/checkpoint/checkpoint_reader.h"
 #include "coordinator/checkpoint/checkpoint_store.h"
@@ -150,12 +151,30 @@ Result<std::string> Adopt(RunDirectory& directory, const fs::path& path, std::ui
       header->worker, round);
 }
 
+// Shards that lack others (worker/runtime/rescue.h); the line is for people.
+std::string RemoveShards(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().starts_with("rescue-shards-")) {
+      found.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : found) fs::remove(path, error);
+  if (found.empty()) return {};
+  return fmt::format(
+      "{}: workers have saved shards of the optimizer's state there, and not all of them: they are "
+      "removed, and the newest checkpoint counts",
+      folder.string());
+}
+
 }  // namespace
 
 Rescue AdoptRescue(RunDirectory& directory, std::uint32_t keep) {
   const fs::path path = directory.path() / kRescueFile;
   std::error_code error;
-  if (!fs::exists(path, error)) return {};
+  const std::string shards = RemoveShards(directory.path());
+  if (!fs::exists(path, error)) return {.used = false, .line = shards};
   const auto adopted = Adopt(directory, path, keep);
   if (!adopted && adopted.error().code == ErrorCode::kClosed) {
     fs::remove(path, error);

@@ -199,6 +199,19 @@ bool Admission::AgreeOnData(Job* job) {
   return camps.size() == 1;
 }
 
+bool Admission::BeginAlikeAnew(Job* job) {
+  const msg::Ready* first = nullptr;
+  for (const Member& member : job->members.all()) {
+    if (!member.connected() || member.state != MemberState::kForming) continue;
+    if (member.ready.own_parameters) return false;
+    if (first != nullptr && member.ready.initial_digest != first->initial_digest) return false;
+    first = &member.ready;
+  }
+  if (first == nullptr) return false;
+  job->agreed.Write().initial_digest = first->initial_digest;
+  return true;
+}
+
 void Admission::OnConnected(ConnectionId connection, std::string address) {
   if (strangers_.size() >= Bound()) {
     job_->Emit(Close{connection, "too many unidentified connections"});
@@ -269,8 +282,18 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
              msg::Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
                           job_->start.config_text, job_->start.workers,
                           (job_->now() + job_->stopped() - job_->start.started).count(),
-                          job_->start.run_id, job_->start.run_dir, standbys_});
+                          job_->start.run_id, job_->start.run_dir, standbys_, Decided()});
   job_->Ping(*member);
+}
+
+// A round is committed only once the one before it is decided.
+std::optional<HeldParameters> Admission::Decided() const {
+  const auto& journal = job_->start.journal;
+  if (!job_->sharded()) return std::nullopt;
+  for (auto entry = journal.rbegin(); entry != journal.rend(); ++entry) {
+    if (entry->attempt && (entry->decided || entry != journal.rbegin())) return entry->held();
+  }
+  return std::nullopt;
 }
 
 void Admission::OnStandbys(std::vector<std::string> addresses) {
@@ -294,6 +317,11 @@ Status Admission::OnReady(Member& from, const msg::Ready& message) {
                             message.train_samples, message.test_samples, msg::kMaxSamples),
                 Leaving::Kind::kRefused);
     return {};
+  }
+  const std::uint32_t shards = job_->start.config.optimizer.Shards(job_->start.workers);
+  if (!message.held_shards.empty() && message.held_shards.back() >= shards) {
+    return Error{ErrorCode::kInvalid,
+                 fmt::format("holds shard {} of {}", message.held_shards.back(), shards)};
   }
   const std::string& wanted = job_->start.config.data.digest;
   if (!wanted.empty() && message.dataset_digest != wanted) {

@@ -42,6 +42,9 @@ class Admission {
   // are ready has, so that no single one decides about the others. Workers that differ are sent
   // away; without a majority the job fails. True: all that are ready agree.
   static bool AgreeOnData(Job* job);
+  // A job that has agreed on its data before begins anew. True: all that form begin with the seed's
+  // parameters, and with the same.
+  static bool BeginAlikeAnew(Job* job);
 
  private:
   struct Stranger {
@@ -49,6 +52,8 @@ class Admission {
     Time since;
   };
   void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
+  // The newest decision of the coordinator before (msg::Welcome::decided).
+  std::optional<HeldParameters> Decided() const;
   // Describes how this program's settings differ from the others'; empty: they do not.
   std::string SettingsMismatch(const msg::Hello& hello) const;
 

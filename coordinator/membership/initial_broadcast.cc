@@ -21,6 +21,11 @@ void InitialBroadcast::Begin() {
   Choose();
 }
 
+void InitialBroadcast::GoOnWithHolders() {
+  LOCKSTEP_CHECK(!used_, "the first parameters are given twice");
+  used_ = completed_ = true;
+}
+
 void InitialBroadcast::Want(const Member& newcomer) {
   LOCKSTEP_CHECK(used_, "worker {} wants parameters that nobody gives", newcomer.id.worker);
   receivers_[newcomer.id].wants = true;

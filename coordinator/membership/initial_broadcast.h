@@ -28,6 +28,8 @@ class InitialBroadcast {
 
   // All members in state kForming get them, except the root. Once. Once.
   void Begin();
+  // Instead of Begin: those that are live have kept them.
+  void GoOnWithHolders();
   // The worker has come while the first round is open. A second call has no effect.
   void Want(const Member& newcomer);
   // The first round is committed, or the job ends: who has them has changed them, or is about to.

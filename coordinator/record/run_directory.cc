@@ -209,6 +209,7 @@ Result<RunDirectory::Kept> RunDirectory::KeepOf(const JobState& state) const {
 Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counted,
                                               std::uint64_t skipped) const {
   Kept kept;
+  if (next == RoundId(0)) return kept;  // the file may not be there yet
   auto lines = OpenRegularFile((path_ / kRounds).string());
   if (!lines) return lines.error();
   std::uint64_t round = 0;
@@ -284,6 +285,8 @@ Status RunDirectory::CutBack(const Kept& kept) {
   std::error_code ignored;
   fs::remove(path_ / kSummary, ignored);
   fs::remove(path_ / kTimeline, ignored);
+  // Of a job that has closed no round there is no file.
+  if (kept.rounds_bytes == 0 && !fs::exists(path_ / kRounds)) return {};
   if (Status cut = CutRounds(kept); !cut.ok()) return cut;
   auto rounds = OpenRegularFile((path_ / kRounds).string());
   if (!rounds) return rounds.error();

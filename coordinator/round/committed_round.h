@@ -131,6 +131,7 @@ class CommittedRound {
   Phase phase() const { return phase_; }
   bool closed() const { return phase_ == Phase::kClosed; }
   // The replicas of its shards are awaited (optimizer.replicas): another attempt may be needed.
+  bool decided() const { return barrier_ && barrier_->decided(); }
   bool undecided() const { return barrier_ && !barrier_->decided() && !closed(); }
   bool failing_over() const { return phase_ == Phase::kFencing || phase_ == Phase::kStalled; }
   const msg::Commit& commit() const { return commit_; }

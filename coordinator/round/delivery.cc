@@ -62,6 +62,18 @@ bool Delivery::AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part) 
   return --missing_[key] == 0;
 }
 
+bool Delivery::NoteMapped(WorkerId owner, WorkerId contributor) {
+  if (!Needs(owner, contributor)) return false;
+  needs_.Set(contributor.value, owner.value, false);
+  for (std::uint8_t part = 0; part < kMaxParts; ++part) {
+    const std::size_t key = Key(contributor, PartIndex(part));
+    if (receipts_.Test(owner.value, key)) continue;
+    LOCKSTEP_CHECK(missing_[key] > 0, "a receipt that was needed is not counted");
+    --missing_[key];
+  }
+  return true;
+}
+
 // Used for blame and texts; whether a part is delivered is known without a pass over the owners.
 std::vector<WorkerId> Delivery::Missing(WorkerId contributor, PartIndex part) const {
   std::vector<WorkerId> owners;

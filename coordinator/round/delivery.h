@@ -27,6 +27,9 @@ class Delivery {
 
   // Takes a receipt of an owner of the current version. True: the part has just become delivered.
   bool AddReceipt(WorkerId owner, WorkerId contributor, PartIndex part);
+  // A link between the two was made again, and since then they read each other's memory: neither
+  // sends receipts any more. True: a part may have become delivered.
+  bool NoteMapped(WorkerId owner, WorkerId contributor);
   bool Delivered(WorkerId contributor, PartIndex part) const {
     return missing_[Key(contributor, part)] == 0;
   }

@@ -56,6 +56,8 @@ class OpenRound {
   // --- messages; an error is a violation of the protocol by the sender
   Status OnProgress(Member& from, const msg::Progress& message);
   Status OnSealed(Member& from, const msg::Sealed& message);
+  // The two have mapped each other (Delivery).
+  void NoteMapped(const MemberId& a, const MemberId& b) { work_.NoteMapped(a, b, job_->now()); }
   Status OnReceipts(const Member& from, const msg::Receipts& message);
   Status OnRevoked(const Member& from, const msg::Revoked& message);
 

@@ -79,6 +79,15 @@ CommittedRound* Pipeline::CommittedAt(RoundId round) {
                                                                              : nullptr;
 }
 
+void Pipeline::OnReached(const Member& from, const msg::Reached& message) {
+  if (!open_) return;
+  for (const PeerPath& path : message.peers) {
+    const Member* peer = job_->members.Find(path.peer);
+    if (peer == nullptr || !job_->members.Mapped(from.id.worker, peer->id.worker)) continue;
+    open_->NoteMapped(from.id, peer->id);
+  }
+}
+
 // A message about the open round is stale when no round is open, or when its sender was taken out
 // of the rounds since.
 Status Pipeline::OnProgress(Member& from, const msg::Progress& message) {

@@ -74,6 +74,10 @@ class Pipeline {
  public:
   explicit Pipeline(Job* job);
 
+  // With optimizer.replicas, before Begin: who holds what the job goes on from (StateReplicas).
+  void GoOnWith(std::vector<std::vector<MemberId>> holders) {
+    planner_.replicas().GoOnWith(std::move(holders));
+  }
   // All live members take part. `updates`: made before.
   void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
 
@@ -92,6 +96,8 @@ class Pipeline {
     if (from.live() && committed_) committed_->OnCopied(from, message);
   }
   Status OnUnreachable(Member& from, const msg::Unreachable& message);
+  // How it reaches others may have changed.
+  void OnReached(const Member& from, const msg::Reached& message);
 
   // The member takes no part any more: gone, or behind. The member is not live when this is called.
   void OnOut(const MemberId& member, const std::string& why);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 #include "coordinator/job/context.h"
 #include "policies/outlook.h"
 
@@ -348,6 +349,14 @@ Status RoundWork::OnReceipts(const MemberId& from, const msg::Receipts& receipts
     }
   }
   return {};
+}
+
+void RoundWork::NoteMapped(const MemberId& a, const MemberId& b, Time now) {
+  for (const auto& [owner, contributor] : {std::pair(a, b), std::pair(b, a)}) {
+    if (!delivery_.NoteMapped(owner.worker, contributor.worker)) continue;
+    Sometimes<"delivery: a link is mapped in the midst of a round">();
+    if (WorkerShare* share = FindAny(contributor)) UpdateDelivered(share, now);
+  }
 }
 
 // A part that was sealed before its worker heard of the fence.

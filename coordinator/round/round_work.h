@@ -55,6 +55,8 @@ class RoundWork {
   // The part that it has sealed just now is not finite: the round does without it.
   void Skip(WorkerId worker, PartIndex part);
   Status OnProgress(const MemberId& from, const msg::Progress& progress, Time now);
+  // The two have mapped each other (Delivery).
+  void NoteMapped(const MemberId& a, const MemberId& b, Time now);
   Status OnReceipts(const MemberId& from, const msg::Receipts& receipts, Time now);
   // Units given back or refused: with nobody until Unassign, LeaveOut or Give. A stale answer has
   // none.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
@@ -113,6 +114,14 @@ void StateReplicas::ChooseOwners(std::span<const MemberId> candidates, const Mem
     std::rotate(list.begin(), best, best + 1);
     ++owned[list.front()];
   }
+}
+
+void StateReplicas::GoOnWith(std::vector<std::vector<MemberId>> holders) {
+  LOCKSTEP_CHECK(lists_.empty() && holders.size() == shards_ &&
+                     std::ranges::none_of(holders, [](const List& list) { return list.empty(); }),
+                 "the job goes on without a shard of the optimizer's state");
+  lists_ = std::move(holders);
+  has_ = lists_;
 }
 
 OwnerMap StateReplicas::Choose(std::uint32_t version, std::span<const MemberId> candidates,

@@ -28,6 +28,9 @@ class StateReplicas {
 
   bool any() const { return shards_ > 0; }
 
+  // The job goes on with what these hold: by shard, at least one each. Before the first map.
+  void GoOnWith(std::vector<std::vector<MemberId>> holders);
+
   // Owners come from `candidates` (ascending, at least one); any live member may be a replica. The
   // first map is for the start, when all have all. `may_move`: a shard may move for balance.
   OwnerMap Choose(std::uint32_t version, std::span<const MemberId> candidates,

@@ -57,6 +57,60 @@ class Takeover(ClusterTest):
     def test_nor_do_they_over_tcp_with_encryption(self):
         self.run_through(5, exchange__mapping="off", exchange__transport="tcp", exchange__encryption="on")
 
+    def test_nor_do_they_where_the_state_is_sharded(self):
+        self.run_through(20, optimizer__replicas=2, optimizer__momentum=0.9)
+
+    def test_nor_do_they_where_one_worker_has_each_shard(self):
+        self.run_through(5, optimizer__replicas=1, optimizer__name="adamw", exchange__mapping="off", exchange__encryption="on")
+
+    def test_who_comes_instead_of_a_holder_copies_its_shards(self):
+        with Job(4, PACED, job__rounds=ENDLESS, job__min_workers=1, liveness__timeout="3s", optimizer__replicas=2, optimizer__momentum=0.9) as job:
+            job.start()
+            job.wait_for_rounds(10)
+            kill(job)
+            job.processes["worker2"].kill()
+            job.processes["worker2"].wait()
+            job.start_worker(2, name="replacement")
+            take_over(job)
+            since = len(job.rounds())
+            job.wait_for_contribution(2, since)
+            job.interrupt()
+            self.assertIn("whose parameters 3 workers held; 1 copies them", job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_with_all_holders_of_a_shard_gone_it_is_the_checkpoint(self):
+        with Job(3, PACED, job__rounds=ENDLESS, job__min_workers=1, liveness__timeout="3s", optimizer__replicas=1, optimizer__momentum=0.9,
+                 checkpoint__every_rounds=5) as job:
+            job.start()
+            job.wait_for_rounds(20)
+            kill(job)
+            job.processes["worker2"].kill()
+            job.processes["worker2"].wait()
+            since = len(job.rounds())
+            take_over(job)
+            job.wait_for_rounds(since + 10)
+            job.interrupt()
+            self.assertIn("the workers together do not hold the parameters of the job before: it goes on from its checkpoint after round",
+                          job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_a_death_before_the_first_commit_costs_nothing(self):
+        for options in ({}, {"optimizer__replicas": 2}):
+            with self.subTest(options=options):
+                paced = PACED | {"emulate.unit_time": "100ms"}
+                with Job(3, paced, job__rounds=4, **options) as quiet:
+                    wanted = quiet.start().finish()
+                with Job(3, paced, job__rounds=4, **options) as job:
+                    job.start()
+                    wait_for("the first plan", lambda: "a round is 8 units" in job.log("coordinator"))
+                    kill(job)
+                    self.assertEqual(job.rounds(), [])
+                    take_over(job)
+                    summary = job.finish()
+                    self.assertRegex(job.log("coordinator"), r"the job goes on from round 0, whose parameters 3 workers held|it begins anew")
+                    check_epochs(self, job.rounds(), 2048)
+                self.assertEqual(summary["params_digest"], wanted["params_digest"])
+
     def test_workers_that_hold_nothing_copy(self):
         with Job(3, PACED, job__rounds=ENDLESS, job__min_workers=1, liveness__timeout="3s") as job:
             job.start()
@@ -305,11 +359,34 @@ class Rescue(ClusterTest):
             self.resume(job)
             check_epochs(self, job.rounds(), 2048)
 
-    def test_where_state_is_sharded_it_is_said_that_nothing_is_saved(self):
-        with Job(2, PACED, job__rounds=ENDLESS, optimizer__replicas=1, optimizer__momentum=0.9, job__coordinator_timeout="1s") as job:
+    def test_shards_of_all_workers_cost_no_round_and_no_bit(self):
+        options = {"job__rounds": 60, "optimizer__momentum": 0.9, "optimizer__replicas": 1, "job__coordinator_timeout": "1s"}
+        with Job(3, PACED, **options) as quiet:
+            wanted = quiet.start().finish()
+        with Job(3, PACED, **options) as job:
             self.lose_coordinator(job)
-            for worker in range(2):
-                self.assertIn("no worker holds all of the optimizer's state, so nothing is saved", job.log(f"worker{worker}"))
+            logs = [job.log(f"worker{worker}") for worker in range(3)]
+            self.assertEqual(sum("shards of the state before round" in log for log in logs), 2, logs)
+            self.assertEqual(sum(bool(re.search(self.SAVED, log)) for log in logs), 1, logs)
+            summary = self.resume(job)
+            self.assertIn("has saved are the checkpoint after round", job.log("coordinator"))
+            self.assertEqual([path.name for path in job.run_dir.glob("rescue*")], ["rescue.lock"])
+            check_epochs(self, job.rounds(), 2048)
+        self.assertEqual(summary["params_digest"], wanted["params_digest"])
+
+    def test_without_a_shard_it_is_the_last_checkpoint(self):
+        with Job(3, PACED, job__rounds=60, optimizer__replicas=1, optimizer__momentum=0.9, job__coordinator_timeout="1s",
+                 checkpoint__every_rounds=5) as job:
+            job.start()
+            job.wait_for_rounds(20)
+            kill(job)
+            job.processes["worker1"].kill()
+            job.processes["worker1"].wait()
+            for worker in (0, 2):
+                self.assertEqual(job.wait(f"worker{worker}"), 1)
+            self.resume(job)
+            self.assertIn("workers have saved shards of the optimizer's state there, and not all of them", job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
 
     def test_who_is_told_to_end_while_it_looks_saves_first(self):
         with Job(1, PACED, job__rounds=ENDLESS, job__coordinator_timeout="60s") as job:

@@ -21,6 +21,7 @@ Story::Story(std::string title, StoryOptions options) : options_(std::move(optio
   start.workers = options_.workers;
   start.job_id = "story";
   start.config.policy.name = options_.policy;
+  if (options_.replicas) start.config.optimizer.replicas = *options_.replicas;
   start.config.job.min_workers = options_.min_workers;
   start.config.job.quorum_timeout_s = options_.quorum_timeout_s;
   start.config.job.epochs = options_.epochs;
@@ -144,6 +145,7 @@ void Story::Learn(std::uint32_t slot, const msg::ToWorker& message) {
   Worker& worker = state_[slot];
   if (const auto* welcome = std::get_if<msg::Welcome>(&message)) {
     worker.self = welcome->self;
+    worker.decided = welcome->decided;
   } else if (const auto* form = std::get_if<msg::Form>(&message)) {
     worker.form = *form;
     worker.to_answer = true;
@@ -281,7 +283,8 @@ void Story::Ready(std::uint32_t worker, bool ucx, const std::string& slowdowns) 
   From(worker, ready);
 }
 
-void Story::ReadyWith(std::uint32_t worker, const HeldParameters& held) {
+void Story::ReadyWith(std::uint32_t worker, const HeldParameters& held,
+                      std::vector<std::uint64_t> shards) {
   msg::Ready ready;
   ready.transports = {{"tcp", "t", ""}};
   ready.dataset_digest = "abc";
@@ -290,6 +293,7 @@ void Story::ReadyWith(std::uint32_t worker, const HeldParameters& held) {
   ready.parameter_count = 2;
   ready.state_tensors = 1;
   ready.held = held;
+  ready.held_shards = std::move(shards);
   state_[worker].ready = ready;
   From(worker, ready);
 }

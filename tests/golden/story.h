@@ -32,7 +32,8 @@ struct StoryOptions {
   std::optional<JobState> resume = std::nullopt;
   std::vector<JournalEntry> journal = {};  // of the coordinator before; this one's term is 2 then
   bool own_parameters = false;
-  bool journal_followed = false;  // by a standby, which this one was
+  bool journal_followed = false;                         // by a standby, which this one was
+  std::optional<std::uint32_t> replicas = std::nullopt;  // optimizer.replicas
 };
 
 class Story {
@@ -57,7 +58,8 @@ class Story {
   // --- in the worker's words; what the coordinator has told each is known
   void Hello(std::uint32_t worker, std::optional<std::uint32_t> wanted = std::nullopt);
   void Ready(std::uint32_t worker, bool ucx = true, const std::string& slowdowns = "");
-  void ReadyWith(std::uint32_t worker, const HeldParameters& held);
+  void ReadyWith(std::uint32_t worker, const HeldParameters& held,
+                 std::vector<std::uint64_t> shards = {});
   void Reached(std::uint32_t worker);  // all it was told to
   // All it has to do, or the first `units` of it; each took `unit_ms`.
   void Sealed(std::uint32_t worker, std::int64_t unit_ms = 0, std::size_t units = ~std::size_t{0});
@@ -92,6 +94,10 @@ class Story {
   // Of the last order of its kind that it got.
   std::uint32_t HoldOrder(std::uint32_t worker) const { return state_.at(worker).hold_order; }
   std::uint32_t CopyOrder(std::uint32_t worker) const { return state_.at(worker).copy_order; }
+  // Of its Welcome.
+  const std::optional<HeldParameters>& Decided(std::uint32_t worker) const {
+    return state_.at(worker).decided;
+  }
   MemberId Id(std::uint32_t worker) const { return state_.at(worker).self; }
   const msg::Ready& ReadyOf(std::uint32_t worker) { return state_[worker].ready; }
   const std::string& text() const { return text_; }
@@ -105,6 +111,7 @@ class Story {
   struct Worker {
     ConnectionId connection;
     MemberId self;
+    std::optional<HeldParameters> decided;
     msg::Ready ready;
     msg::Form form;
     bool never_reaches = false;

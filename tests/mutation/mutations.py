@@ -197,8 +197,8 @@ MUTATIONS = [
     Mutation(
         "a coordinator that takes over believes whatever a worker says it holds",
         "coordinator/core/reattachment.cc",
-        "return chosen_ != nullptr && member.ready.held == chosen_->held();",
-        "return chosen_ != nullptr && member.ready.held.has_value();",
+        "return member.ready.held == entry.held() &&",
+        "return member.ready.held.has_value() &&",
     ),
     Mutation(
         "a worker forgets what it holds when the next coordinator dies at once",
@@ -206,5 +206,24 @@ MUTATIONS = [
         "!parameters_.started() && checkpoint_bytes_ == 0 && context_.config.held",
         "!parameters_.started() && checkpoint_bytes_ == 1 && context_.config.held",
         WORKER,
+    ),
+    Mutation(
+        "a coordinator that takes over goes on without a shard",
+        "coordinator/core/reattachment.cc",
+        "held = std::ranges::none_of(holders, [](const auto& of) { return of.empty(); });",
+        "held = true;",
+    ),
+    Mutation(
+        "a holder applies what was not decided",
+        "worker/core/holdings.cc",
+        "if (decided->next != round.Next() || *decided->attempt != attempt) return;",
+        "if (decided->next != round.Next()) return;",
+        WORKER,
+    ),
+    Mutation(
+        "receipts are awaited of those that have mapped each other in the midst of a round",
+        "coordinator/round/pipeline.cc",
+        "    open_->NoteMapped(from.id, peer->id);\n",
+        "",
     ),
 ]

@@ -56,6 +56,25 @@ INSTANTIATE_TEST_SUITE_P(
              "--fault control-out@2.813546s:2,for=0.129311s --fault "
              "delay@3.390148s:4-0,for=0.009406s --fault control-out@3.659881s:0,for=2.447554s "
              "--fault delay@3.937218s:5-0,for=0.017256s --fault cut-link@3.989277s:2-5"},
+        // A link was made again while a round was open, and from then on both read each other's
+        // memory. The coordinator waited for receipts that nobody sends then.
+        Case{"ALinkIsMappedInTheMidstOfARound",
+             "--faults --seed 3449 --optimizer.replicas=2 --fault "
+             "crash-coordinator@4.087961s,for=0.190542s --fault resume@4.303933s,for=0.055662s "
+             "--fault one-way@4.848711s:1-0,for=4.496648s --fault "
+             "crash-coordinator@6.242613s,for=0.130590s"},
+        // The first commit was noted, and no holder had applied it when the coordinator died.
+        Case{"ACoordinatorDiesInTheFirstRoundOfSharedOutState",
+             "--faults --seed 456 --optimizer.replicas=2 --fault "
+             "hang-reduction@0.012033s:3,for=0.215740s --fault "
+             "crash-coordinator@0.163631s,for=0.026879s"},
+        // The job went on from a checkpoint in the midst of an epoch, and a worker that had had the
+        // parameters of an epoch's end took those of the checkpoint for them.
+        Case{"AnEpochsEndIsLateAfterACheckpoint",
+             "--faults --seed 3924 --optimizer.replicas=2 --fault "
+             "hang-compute@0.012385s:0,for=0.155820s --fault "
+             "crash-coordinator@1.262978s,for=0.125813s --fault stop@1.303431s:0,for=3.575074s "
+             "--fault crash-coordinator@3.841465s,for=3.589995s --fault crash@5.455219s:1"},
         // It was asked whether it holds all sums of a round, and had no buffer for the copy until
         // the round was closed and they were given back.
         Case{"ARoundIsClosedBeforeItIsSaidWhoHoldsIt",

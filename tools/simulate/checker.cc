@@ -561,8 +561,10 @@ void Checker::OnResumed(const coordinator::JobState& state) {
   anew.failure_ = std::move(failure_);
   anew.members_ = std::move(members_);
   anew.mapped_ = std::move(mapped_);
-  anew.closed_ = RoundId(state.next_round.value - 1);
-  anew.committed_ = std::pair(*anew.closed_, Attempt(0));
+  if (state.next_round.value > 0) {
+    anew.closed_ = RoundId(state.next_round.value - 1);
+    anew.committed_ = std::pair(*anew.closed_, Attempt(0));
+  }
   anew.epoch_ = state.sampler.epoch;
   anew.epochs_ = state.sampler.epoch.value;
   std::uint64_t at = 0;

@@ -12,17 +12,16 @@
 namespace lockstep::simulate {
 
 bool Reattaches(const coordinator::StartParameters& start) {
-  return start.config.job.coordinator_timeout_s != 0 &&
-         start.config.optimizer.Shards(start.workers) == 0;
+  return start.config.job.coordinator_timeout_s != 0;
 }
 
 // The file keeps the last entries when it is rewritten; here it always is.
 void Simulation::CoordinatorDeaths::Note(const coordinator::JournalEntry& entry) {
   constexpr std::size_t kKept = 4;
-  if (!entry.attempt) {
-    std::erase_if(journal_,
-                  [&](const auto& e) { return e.state.next_round > entry.state.next_round; });
-  }
+  std::erase_if(journal_, [&](const auto& e) {
+    return e.state.next_round > entry.state.next_round ||
+           (entry.attempt && e.state.next_round == entry.state.next_round);
+  });
   journal_.push_back(entry);
   if (journal_.size() > kKept) journal_.erase(journal_.begin());
   const auto& on_taken_over = simulation_->hooks.on_taken_over;

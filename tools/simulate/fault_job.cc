@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <set>
 
 #include "policies/registry.h"
 #include "tools/simulate/checker.h"
@@ -91,10 +92,12 @@ Cluster::Options ClusterOf(const FaultJob& job) {
 }
 
 // The coordinator's reason when no member is left.
+constexpr const char* kNotTogether = "the workers together do not hold";
+
 bool NobodyIsLeft(const std::string& reason) {
   if (reason.find("the last copy of shard") != std::string::npos) return true;
-  return reason.starts_with("no worker holds") || reason.starts_with("all workers left") ||
-         reason.find("cannot reach") != std::string::npos;
+  return reason.starts_with("no worker holds") || reason.starts_with(kNotTogether) ||
+         reason.starts_with("all workers left") || reason.find("cannot reach") != std::string::npos;
 }
 
 // A matrix in each block, without some numbers at its start.
@@ -161,6 +164,7 @@ class Run {
     hooks.on_crashed = [this] {
       members_.clear();
       checker_.OnCoordinatorGone();
+      truth_.OnCrashed();
     };
     hooks.on_taken_over = [this](const coordinator::JobState& state) {
       Tell("*** the job is taken over before round {}", state.next_round);
@@ -278,7 +282,7 @@ class Run {
 
   // By the first that it is said to.
   void TakeOver(const msg::Start& start) {
-    if (start.source == StateSource::kHeld) {
+    if (start.source == StateSource::kHeld || start.source == StateSource::kSeed) {
       truth_.OnTakenOver(start.plan.round);
     } else {
       truth_.OnResumed(start.plan.round, StateOf(*simulation_.disk()));
@@ -324,10 +328,23 @@ class Run {
   // A worker that had no fault and has the parameters could have continued.
   void CheckNobodyIsLeft(const std::string& reason) {
     if (reason.find("the last copy of shard") != std::string::npos) return;
+    if (reason.starts_with(kNotTogether)) return CheckNotTogether();
     for (const auto& [id, worker] : cluster_.alive) {
       if (!simulation_.Troubled(id)) checker_.AtLoss(reason, id, worker->view());
     }
     if (!checker_.failure().empty()) Fail(checker_.failure());
+  }
+
+  // What those without a fault have kept goes together: all have the same version.
+  void CheckNotTogether() {
+    std::set<std::uint32_t> held;
+    for (const auto& [id, worker] : cluster_.alive) {
+      if (simulation_.Troubled(id)) continue;
+      held.insert(worker->held_shards().begin(), worker->held_shards().end());
+    }
+    if (held.size() == ShardsOf(job_)) {
+      Fail("the workers held all of the optimizer's state, and the job did not go on with it");
+    }
   }
 
   void Fail(std::string what) {

@@ -72,8 +72,12 @@ class Numbers {
   virtual void OnLevel(RoundId next) = 0;
   // The parameters and the optimizer's state are those of `before`, of the same process.
   virtual void TakeOver(const Numbers& before) { (void)before; }
-  // The next coordinator goes on from them, before round `next`.
-  virtual void OnHeld(RoundId next) { (void)next; }
+  // The next coordinator goes on from them, before round `next`; with optimizer.replicas, from
+  // those in `ranges`.
+  virtual void OnHeld(RoundId next, const std::vector<worker::FloatRange>& ranges) {
+    (void)next;
+    (void)ranges;
+  }
 };
 
 // Has sizes only. The digest of the parameters is the number of the last round.

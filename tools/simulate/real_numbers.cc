@@ -268,7 +268,7 @@ void RealNumbers::Run(const action::UpdateHeld& a, OpDone*) {
     const auto first = static_cast<std::ptrdiff_t>(range.first);
     std::copy_n(state.parameters.begin() + first, range.count, out.begin() + first);
   }
-  truth_->OnHeld(self_, a.round, a.attempt, a.ranges, state);
+  if (!old()) truth_->OnHeld(self_, a.round, a.attempt, a.ranges, state);
 }
 
 void RealNumbers::Run(const action::TakeParameters& a, OpDone* done) {
@@ -331,7 +331,7 @@ void RealNumbers::Run(const action::Apply& a, OpDone* done) {
   const FloatRange& bucket = memory_->layout.bucket(a.digest_bucket);
   done->digest = Digest(memory_->state.parameters.data() + bucket.first, bucket.count);
   if (done->torn || floats < memory_->layout.parameter_count()) return;
-  truth_->OnApplied(self_, a.round, a.attempt, memory_->state);
+  if (!old()) truth_->OnApplied(self_, a.round, a.attempt, memory_->state);
 }
 
 void RealNumbers::Run(const action::CopyState& a, OpDone*) {

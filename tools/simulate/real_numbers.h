@@ -95,6 +95,7 @@ class RealNumbers final : public Numbers {
   void Run(const worker::action::DigestState& a, worker::event::OpDone* done) override;
   void Run(const worker::action::DigestReplica& a, worker::event::OpDone* done) override;
   void OnSaidApplied(RoundId round, Attempt attempt) override {
+    if (old()) return;
     truth_->OnApplied(self_, round, attempt, memory_->state);
     truth_->OnSaidApplied(self_, round, attempt);
   }
@@ -102,9 +103,12 @@ class RealNumbers final : public Numbers {
   void TakeOver(const Numbers& before) override {
     memory_->state = static_cast<const RealNumbers&>(before).memory_->state;
   }
-  void OnHeld(RoundId next) override { truth_->OnHolds(self_, next, memory_->state); }
+  void OnHeld(RoundId next, const std::vector<FloatRange>& ranges) override {
+    truth_->OnHolds(self_, next, memory_->state, ranges);
+  }
 
  private:
+  bool old() const { return truth_->IsOld(began_after_); }
   // The state with which the work is computed.
   const State& Computed() const { return work_.on_copy ? copy_ : memory_->state; }
   // False when it is torn.
@@ -123,6 +127,7 @@ class RealNumbers final : public Numbers {
   const Poison poison_;
   const MemberId self_;
   Truth* truth_;
+  const std::uint32_t began_after_ = truth_->crashes();
   Counts* counts_;
   std::shared_ptr<Memory> memory_;
   std::map<MemberId, std::shared_ptr<Memory>> mapped_;

@@ -74,7 +74,7 @@ void StepWorker::OnMessage(const msg::ToWorker& message) {
   const auto* welcome = std::get_if<msg::Welcome>(&message);
   if (welcome != nullptr && orphaned_) {
     next_welcome_ = *welcome;
-    Handle(event::CoordinatorFound{});
+    Handle(event::CoordinatorFound{welcome->decided});
   } else if (welcome != nullptr) {
     Begin(*welcome, {});
   } else if (machine_ && !orphaned_) {
@@ -100,9 +100,12 @@ bool StepWorker::OnCoordinatorGone(const std::string& reason) {
 // Another model goes on with the state of this one, which is as good as dead.
 void StepWorker::Do(const action::Detached& a) {
   const msg::Welcome welcome = *next_welcome_;
-  Before before{numbers_, a.held, a.next_generation, a.epochs_seen};
+  Before before{numbers_, a.held, a.shards, a.whole, a.next_generation, a.epochs_seen};
   // The same coordinator, which had put it out, or one that has given its place away.
-  if (welcome.term == term_ || welcome.self.worker != self_.worker) before.held.reset();
+  if (welcome.term == term_ || welcome.self.worker != self_.worker) {
+    before.held.reset();
+    before.shards.clear();
+  }
   OnKilled();
   auto next = std::make_unique<StepWorker>(host_, cluster_);
   StepWorker* const worker = next.get();
@@ -121,6 +124,8 @@ void StepWorker::Begin(const msg::Welcome& welcome, const Before& before) {
   config.self = self_;
   config.term = term_ = welcome.term;
   config.held = before.held;
+  config.held_shards = held_shards_ = before.shards;
+  config.held_whole = before.whole;
   config.first_generation = before.next_generation;
   config.epochs_seen = before.epochs_seen;
   config.state_tensors = StateTensors(cluster_->layout);
@@ -140,6 +145,7 @@ void StepWorker::Begin(const msg::Welcome& welcome, const Before& before) {
   ready.state_tensors = options.whole_checkpoints ? StateTensors(cluster_->layout) : 0;
   ready.own_parameters = options.own_parameters;
   ready.held = before.held;
+  ready.held_shards.assign(before.shards.begin(), before.shards.end());
   host_->Send(ready);
 }
 
@@ -159,7 +165,14 @@ void StepWorker::Handle(const worker::Event& event) {
     const auto* start = std::get_if<msg::Start>(&told->message);
     if (start != nullptr && start->source == StateSource::kGiven) numbers_->OnBegun();
     if (start != nullptr && start->source == StateSource::kHeld) {
-      numbers_->OnHeld(start->plan.round);
+      std::vector<FloatRange> ranges;
+      for (const std::uint32_t shard : held_shards_) {
+        const std::uint32_t of = cluster_->options.machine.shards;
+        for (const Slice& slice : cluster_->layout.EqualShard(shard, of)) {
+          ranges.push_back(slice.range);
+        }
+      }
+      numbers_->OnHeld(start->plan.round, ranges);
     }
   }
 }

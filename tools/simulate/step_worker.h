@@ -88,6 +88,8 @@ class StepWorker final : public WorkerModel {
 
   std::uint32_t machine() const { return host_->machine(); }
   worker::StepMachine::View view() const { return machine_->view(); }
+  // That it has said to hold when it came to its coordinator.
+  const std::vector<std::uint32_t>& held_shards() const { return held_shards_; }
   // Cuts the connection; both ends learn it.
   void Cut(const MemberId& peer);
   // No operation, or no unit, ends before that.
@@ -110,6 +112,8 @@ class StepWorker final : public WorkerModel {
   struct Before {
     std::shared_ptr<Numbers> numbers;
     std::optional<HeldParameters> held;
+    std::vector<std::uint32_t> shards;
+    bool whole = true;
     std::uint32_t next_generation = 1;
     worker::EpochsSeen epochs_seen;
   };
@@ -190,6 +194,7 @@ class StepWorker final : public WorkerModel {
   Cluster* cluster_;
   MemberId self_;
   Term term_;
+  std::vector<std::uint32_t> held_shards_;
   std::optional<worker::StepMachine> machine_;
   std::shared_ptr<Numbers> numbers_;
   std::map<MemberId, std::shared_ptr<Connection>> connections_;

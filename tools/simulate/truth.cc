@@ -15,6 +15,11 @@ namespace {
 
 constexpr std::uint64_t kRoundsKept = 64;
 
+bool SameIn(const FloatRange& range, const std::vector<float>& a, const std::vector<float>& b) {
+  return std::memcmp(a.data() + range.first, b.data() + range.first, range.count * sizeof(float)) ==
+         0;
+}
+
 // Compares all but the parameters.
 bool SameState(const State& a, const State& b) {
   return SameBits(a.momentum, b.momentum) && SameBits(a.factors, b.factors);
@@ -43,10 +48,14 @@ State Truth::Draw(const MemberId& member) {
 }
 
 void Truth::OnBegun(const MemberId& member, const State& state) {
+  // Of the optimizer's state a worker may keep only some shards.
   const auto same = [&](const State& other) {
-    return other.parameters == state.parameters && other.momentum == state.momentum;
+    return other.parameters == state.parameters && (sharded_ || other.momentum == state.momentum);
   };
-  if (!initial_ && std::ranges::any_of(drawn_, same)) initial_ = state;
+  if (!initial_) {
+    const auto drawn = std::ranges::find_if(drawn_, same);
+    if (drawn != drawn_.end()) initial_ = *drawn;
+  }
   if (!initial_ || !same(*initial_)) Complain(member, "it begins with other parameters");
 }
 
@@ -268,15 +277,10 @@ void Truth::OnHeld(const MemberId& member, RoundId round, Attempt attempt,
     known = truth_.find(round);
   }
   if (known->second.attempt != attempt) return;
-  const auto same = [](const std::vector<float>& a, const std::vector<float>& b,
-                       const FloatRange& range) {
-    return std::memcmp(a.data() + range.first, b.data() + range.first,
-                       range.count * sizeof(float)) == 0;
-  };
   ++applied_;
   for (const FloatRange& range : ranges) {
-    if (same(known->second.state.parameters, state.parameters, range) &&
-        same(known->second.state.momentum, state.momentum, range)) {
+    if (SameIn(range, known->second.state.parameters, state.parameters) &&
+        SameIn(range, known->second.state.momentum, state.momentum)) {
       continue;
     }
     Complain(member,
@@ -325,6 +329,7 @@ void Truth::OnResumed(RoundId next, State state) {
 }
 
 void Truth::OnTakenOver(RoundId next) {
+  taken_over_after_ = crashes_;
   residuals_.Clear();
   std::erase_if(commits_, [&](const auto& c) { return c.first.first >= next; });
   std::erase_if(sealed_, [&](const auto& s) { return std::get<1>(s.first) >= next; });
@@ -335,12 +340,21 @@ void Truth::OnTakenOver(RoundId next) {
   same_for_all_ = false;
 }
 
-void Truth::OnHolds(const MemberId& member, RoundId next, const State& state) {
+void Truth::OnHolds(const MemberId& member, RoundId next, const State& state,
+                    const std::vector<FloatRange>& ranges) {
+  if (next == RoundId(0)) return;  // the first attempt at round 0 shows it
   const RoundId round(next.value - 1);
   const auto holds = [&] {
     const auto known = truth_.find(round);
-    return known != truth_.end() && SameBits(known->second.state.parameters, state.parameters) &&
-           SameState(known->second.state, state);
+    if (known == truth_.end()) return false;
+    const State& truth = known->second.state;
+    if (!sharded_) {
+      return SameBits(truth.parameters, state.parameters) && SameState(truth, state);
+    }
+    return std::ranges::all_of(ranges, [&](const FloatRange& range) {
+      return SameIn(range, truth.parameters, state.parameters) &&
+             SameIn(range, truth.momentum, state.momentum);
+    });
   };
   const bool decides = !std::exchange(same_for_all_, true);
   if (!decides && round < oldest_) return;  // it was told long ago, and hears it now

@@ -65,7 +65,14 @@ class Truth {
   // It goes on under another coordinator from what workers hold before round `next`: what one of
   // the attempts at the round before came to, the same for all of them.
   void OnTakenOver(RoundId next);
-  void OnHolds(const MemberId& member, RoundId next, const State& state);
+  // A worker that was stopped meanwhile may go on for a while as the coordinator before has told
+  // it. What it makes of rounds by that is no part of the job. True: its part of the job began
+  // before the death that the takeover is of.
+  void OnCrashed() { ++crashes_; }
+  std::uint32_t crashes() const { return crashes_; }
+  bool IsOld(std::uint32_t began_after) const { return began_after < taken_over_after_; }
+  void OnHolds(const MemberId& member, RoundId next, const State& state,
+               const std::vector<FloatRange>& ranges);
   void Complain(const MemberId& member, const std::string& what);
 
   // Whether all values of the latest known state are numbers.
@@ -110,10 +117,12 @@ class Truth {
   const double clip_;
   const bool sharded_;
   const bool own_parameters_;
-  bool same_for_all_ = true;      // false: the first that holds something decides
-  std::vector<State> drawn_;      // by who was told that the job begins with its parameters
-  std::optional<State> initial_;  // before round 0; none: not known yet
-  RoundId oldest_;                // that is still known
+  std::uint32_t crashes_ = 0;           // of the coordinator
+  std::uint32_t taken_over_after_ = 0;  // as many of them
+  bool same_for_all_ = true;            // false: the first that holds something decides
+  std::vector<State> drawn_;            // by who was told that the job begins with its parameters
+  std::optional<State> initial_;        // before round 0; none: not known yet
+  RoundId oldest_;                      // that is still known
   std::map<std::pair<RoundId, Attempt>, msg::Commit> commits_;
   std::map<PartKey, SealedPart> sealed_;  // by the round in which the work began
   std::uint64_t next_sequence_ = 0;

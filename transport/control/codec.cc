@@ -113,11 +113,13 @@ void Validate(const Metric& m, Checks& checks) {
                  "a mean over nothing, or samples of what is no mean");
 }
 
+void Fields(auto& f, Of<HeldParameters> auto& m) { f(m.term, m.next, m.attempt); }
+
 // --- to a worker
 
 void Fields(auto& f, Of<msg::Welcome> auto& m) {
   f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns, Text(m.run_id),
-    Text(m.run_dir), AtMost(msg::kMaxStandbys, m.standbys));
+    Text(m.run_dir), AtMost(msg::kMaxStandbys, m.standbys), m.decided);
 }
 static void ValidateStandbys(const std::vector<std::string>& addresses, Checks& checks) {
   checks.Require(
@@ -238,13 +240,15 @@ void Validate(const TensorInfo& m, Checks& checks) {
   checks.Require(m.shape.size() <= kMaxDimensions, "a tensor of too many dimensions");
 }
 
-void Fields(auto& f, Of<HeldParameters> auto& m) { f(m.term, m.next, m.attempt); }
-
 void Fields(auto& f, Of<msg::Ready> auto& m) {
   f(AtMost(kMaxTransports, m.transports), Address(m.mapping_address), Text(m.dataset_digest),
     m.train_samples, m.test_samples, m.parameter_count, m.state_tensors,
     AtMost(kMaxTensors, m.tensors), AtMost(kMaxTensors, m.state_names), m.slowdowns,
-    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units, m.own_parameters, m.held);
+    Text(m.initial_digest), m.run_bound.samples, m.run_bound.units, m.own_parameters, m.held,
+    m.held_shards);
+}
+static bool Ascending(const std::vector<std::uint64_t>& numbers) {
+  return std::ranges::adjacent_find(numbers, std::greater_equal()) == numbers.end();
 }
 // Names and shapes only describe; only their sum must be right.
 void Validate(const msg::Ready& m, Checks& checks) {
@@ -263,6 +267,9 @@ void Validate(const msg::Ready& m, Checks& checks) {
   }
   checks.Require(m.tensors.empty() || values == m.parameter_count,
                  "the tensors are not the whole model");
+  checks.Require(m.held_shards.empty() ||
+                     (m.held && m.held_shards.back() < kMaxMembers && Ascending(m.held_shards)),
+                 "shards that cannot be held");
   ValidateSlowdowns(m.slowdowns, checks);
 }
 

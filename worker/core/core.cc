@@ -70,7 +70,7 @@ void Core::Proceed() {
   const bool in_use = own_.UsesParameters() || epoch_ends_.shown();
   if (ending_.Due(Unapplied(), in_use)) ending_.Conclude(State());
   // No run is in hand: the compute thread is what has found it.
-  if (detaching_ && !parameters_.update()) return Detach();
+  if (detaching_ && updates_->Detached()) return Detach();
   SetTimer();
 }
 
@@ -98,7 +98,7 @@ void Core::Dispatch(const Event& event) {
                  [&](const event::EpochEndSeen&) { epoch_ends_.OnSeen(); },
                  [&](const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); },
                  [&](const event::CoordinatorGone& e) { OnCoordinatorGone(e); },
-                 [&](const event::CoordinatorFound&) { detaching_ = orphaned_; },
+                 [&](const event::CoordinatorFound& e) { OnCoordinatorFound(e); },
                  [&](const event::TimerDue& e) { OnTimerDue(e); },
              },
              event);
@@ -267,11 +267,19 @@ void Core::OnCoordinatorGone(const event::CoordinatorGone& e) {
   context_.Emit(action::Orphaned{e.reason});
 }
 
+void Core::OnCoordinatorFound(const event::CoordinatorFound& e) {
+  if (!orphaned_ || std::exchange(detaching_, true)) return;
+  updates_->BeginDetach(e.decided);
+}
+
 // Of sums that are only being fetched nothing is in the parameters yet. An update that the program
 // makes has ended, or it would be under way.
 void Core::Detach() {
   action::Detached detached;
-  if (parameters_.level()) {
+  if (context_.config.shards > 0 && parameters_.started()) {
+    updates_->Holds(&detached);
+    if (!detached.held) detached.lack = "it held no part of the optimizer's state";
+  } else if (parameters_.level()) {
     const auto& newest = parameters_.newest();
     detached.held = HeldParameters{context_.config.term, parameters_.next(),
                                    newest ? std::optional(newest->attempt) : std::nullopt};
@@ -279,6 +287,8 @@ void Core::Detach() {
     Sometimes<"reattachment: the next coordinator died before it began">();
     // The next coordinator died before it had begun anything with them.
     detached.held = context_.config.held;
+    detached.shards = context_.config.held_shards;
+    detached.whole = context_.config.held_whole;
   } else {
     detached.lack = Lack();
   }
@@ -321,13 +331,20 @@ void Core::OnStart(const msg::Start& m) {
     if (known && *known < m.plan.attempt) PlanAnew(m.plan);
     return;
   }
-  parameters_.Start(m.plan.round, m.source != StateSource::kPeers);
+  const bool known = m.source != StateSource::kPeers;
+  // What it holds is of some shards, and it takes the others from who has those.
+  const bool takes =
+      m.source == StateSource::kHeld && context_.config.shards > 0 && !context_.config.held_whole;
+  parameters_.Start(m.plan.round, known && !takes);
+  if (takes) parameters_.BeginCopies();
   rounds_.Expect(m.plan.round);
+  // Of parameters that this worker had before nothing is left.
+  if (m.source != StateSource::kHeld) epoch_ends_.OnNewest(std::nullopt);
   if (m.source == StateSource::kSeed) context_.Emit(action::InitializeState{});
   if (m.source == StateSource::kGiven && !initial_broadcast_.initialized()) {
     context_.Emit(action::InitializeState{.parameters = false});
   }
-  if (m.source != StateSource::kPeers) updates_->OnStart(m.plan);
+  if (known) updates_->OnStart(m);
   Adopt(m.plan);
 }
 

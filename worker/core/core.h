@@ -90,6 +90,7 @@ class Core {
   void PlanAnew(const Plan& plan);
   void RestartCatchUp(RoundId round);
   // Only the next coordinator knows what the parameters are.
+  void OnCoordinatorFound(const event::CoordinatorFound& e);
   void Detach();
   void WriteCheckpointIfAsked(const msg::Commit& commit);
   // Rounds are committed that are not in the parameters, and can be brought there.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/sometimes.h"
 #include "worker/core/round_sums.h"
 
 namespace lockstep::worker {
@@ -39,8 +40,10 @@ void Holdings::Set(Generation& generation, std::vector<std::uint32_t> shards) co
   generation.shards = std::move(shards);
 }
 
-void Holdings::OnStart(const Plan& plan) {
-  const std::vector<std::uint32_t> shards = HeldBy(plan.owners, context_.config.self);
+void Holdings::OnStart(const Plan& plan, bool held) {
+  started_at_ = plan.round;
+  const std::vector<std::uint32_t> shards =
+      held ? context_.config.held_shards : HeldBy(plan.owners, context_.config.self);
   std::vector<std::uint32_t> others;
   for (std::uint32_t s = 0; s < context_.config.shards; ++s) {
     if (!Has(shards, s)) others.push_back(s);
@@ -76,6 +79,48 @@ bool Holdings::OnDecide(const msg::Decide& decide) {
   decided_ = decide;
   acted_ = false;
   return true;
+}
+
+// Whoever has said Held applies what was decided by that, also where it was not told so.
+void Holdings::BeginDetach(const std::optional<HeldParameters>& decided) {
+  detaching_ = true;
+  EndGather();
+  if (!decided || !decided->attempt || !told_ || decided->term != context_.config.term) return;
+  const auto [round, attempt] = *told_;
+  if (decided->next != round.Next() || *decided->attempt != attempt) return;
+  if (decided_ && decided_->round >= round) return;
+  Sometimes<"replicas: a holder hears of a decision from the next coordinator">();
+  decided_ = msg::Decide{round, attempt};
+  acted_ = false;
+}
+
+bool Holdings::Detached(bool whole) {
+  if (op_) return false;
+  if (whole || !version() || put_back_) return true;
+  put_back_ = true;
+  const BufferId parameters{BufferKind::kState, 0, {}};
+  action::CopySums copy;
+  copy.op = context_.NewOp();
+  copy.to = parameters;
+  for (const FloatRange& range : RangesOf(newest_->shards)) {
+    copy.from.push_back({{newest_->buffer, std::nullopt, newest_->generation}, range});
+  }
+  op_ = copy.op;
+  buffers_.BeginOp(copy.op, {newest_->buffer, parameters});
+  context_.Emit(std::move(copy));
+  return false;
+}
+
+std::optional<RoundId> Holdings::version() const {
+  return newest_ && !newest_->shards.empty() ? std::optional(newest_->version) : std::nullopt;
+}
+
+void Holdings::Describe(action::Detached* to) const {
+  if (!version()) return;
+  const bool began = started_at_ == newest_->version;
+  to->held = HeldParameters{context_.config.term, newest_->version,
+                            began ? std::nullopt : std::optional(newest_->attempt)};
+  to->shards = newest_->shards;
 }
 
 void Holdings::Release(std::optional<Generation>& generation) {
@@ -165,7 +210,9 @@ void Holdings::Update() {
     context_.Emit(action::DropHeldState{RangesOf({at->first})});
     at = copies_.erase(at);
   }
+  if (put_back_) return;
   TryUpdate();
+  if (detaching_) return;
   TryGather();
   TryHold();
 }
@@ -419,6 +466,7 @@ bool Holdings::OnOpDone(const event::OpDone& done) {
   if (op_ != done.op) return false;
   LOCKSTEP_CHECK(!done.torn, "this worker's own state has changed under an operation");
   op_.reset();
+  if (put_back_) return true;
   const std::optional<Gathering> gathered = next_ ? std::nullopt : std::exchange(gather_, {});
   if (std::exchange(abandoned_, false)) {
     std::vector<std::uint32_t> all(context_.config.shards);

@@ -42,8 +42,16 @@ class Holdings {
         rounds_(rounds),
         parameter_fetch_(parameter_fetch) {}
 
-  // The job begins, and this worker has the whole state: it keeps what it is to hold.
-  void OnStart(const Plan& plan);
+  // The job begins, and this worker has the whole state: it keeps what it is to hold. `held`: it
+  // has what it has said (MachineConfig::held_shards).
+  void OnStart(const Plan& plan, bool held);
+  // See Updates. The parameters that are held are put where all are, unless `whole`: they are
+  // there.
+  void BeginDetach(const std::optional<HeldParameters>& decided);
+  bool Detached(bool whole);
+  // Null: nothing is held.
+  std::optional<RoundId> version() const;
+  void Describe(action::Detached* to) const;
   // False: this worker has not said Held.
   [[nodiscard]] bool OnDecide(const msg::Decide& decide);
   // All shards at this version are copied here, then that operation takes a snapshot of them. Until
@@ -147,6 +155,9 @@ class Holdings {
   std::optional<Gathering> gather_;
   std::optional<std::uint64_t> failed_gather_;
   std::optional<std::pair<RoundId, Attempt>> told_;  // Held
+  std::optional<RoundId> started_at_;  // the version that the job began with, in this term
+  bool detaching_ = false;
+  bool put_back_ = false;  // or `op_` does so
 };
 
 }  // namespace lockstep::worker

@@ -63,6 +63,7 @@ class ParameterFetch {
   // While nobody else reads or writes the parameters, until it has ended.
   void Begin(const Version& version, std::uint64_t op);
   bool active() const { return op_.has_value(); }
+  bool copying() const { return op_ && emitted_; }  // it cannot be given up any more
   bool giving_up() const { return op_ && giving_up_; }
   const Version& version() const { return version_; }
   // A source was lost and the version cannot be had any more: it may be given up for a newer one.

@@ -21,7 +21,13 @@ class ShardedUpdates final : public Updates {
     return parameters_.catching_up() ? parameter_fetch_.catch_up()->from : parameters_.next();
   }
 
-  void OnStart(const Plan& plan) override { holdings_.OnStart(plan); }
+  // Parameters that are to be taken are those before the plan's round.
+  void OnStart(const msg::Start& start) override {
+    holdings_.OnStart(start.plan, start.source == StateSource::kHeld);
+    if (parameters_.catching_up()) {
+      parameter_fetch_.BeginCatchUp({.donor = {}, .open_round = start.plan.round, .order = 0});
+    }
+  }
   void OnHedge(const msg::Hedge& hedge) override {
     parameter_fetch_.PassOver(hedge.owner, hedge.round.Next());
   }
@@ -53,7 +59,26 @@ class ShardedUpdates final : public Updates {
   void Advance() override {
     holdings_.Update();
     if (const auto op = holdings_.TakeFailedGather()) with_.upload.OnNotGathered(*op);
-    TakeIfPossible();
+    if (!detaching_) TakeIfPossible();
+  }
+
+  void BeginDetach(const std::optional<HeldParameters>& decided) override {
+    detaching_ = true;
+    holdings_.BeginDetach(decided);
+  }
+  // A version that is being taken is given up, and then the parameters are in no state.
+  bool Detached() override {
+    if (parameter_fetch_.active()) {
+      if (parameter_fetch_.copying() || !parameter_fetch_.GiveUp()) return false;
+      if (parameters_.update()) parameters_.EndUpdate();
+      torn_ = true;
+    }
+    return holdings_.Detached(whole());
+  }
+  void Holds(action::Detached* to) const override {
+    to->whole = whole();
+    // Nobody could take parameters that are before the first round.
+    if (to->whole || holdings_.version() != RoundId(0)) holdings_.Describe(to);
   }
 
   void BeginCatchUp(const msg::CatchUp& order) override {
@@ -140,10 +165,12 @@ class ShardedUpdates final : public Updates {
     if (parameters_.EndUpdate().abandoned) return;
     if (parameters_.catching_up()) {
       const std::uint32_t order = parameter_fetch_.catch_up()->order;
+      const RoundId from = parameter_fetch_.catch_up()->from;
       parameter_fetch_.EndCatchUp();
-      BecomeLevel(taken.next, taken.attempt);
-      context_.Tell(msg::Level{parameters_.newest()->round, order});
-      return;
+      // Without an order the coordinator takes this worker to be level already.
+      BecomeLevel(order == 0 ? from : taken.next, taken.attempt);
+      if (order != 0) context_.Tell(msg::Level{parameters_.newest()->round, order});
+      if (order != 0 || taken.next == from) return;
     }
     const RoundSums* sums = rounds_.SumsOf(RoundId(taken.next.value - 1));
     LOCKSTEP_CHECK(sums != nullptr && sums->commit().attempt == taken.attempt,
@@ -151,8 +178,15 @@ class ShardedUpdates final : public Updates {
     TellApplied(sums->commit(), done.digest);
   }
 
+  bool whole() const {
+    return parameters_.level() && !parameters_.update() && !torn_ &&
+           holdings_.version() == parameters_.next();
+  }
+
   ParameterFetch parameter_fetch_;
   Holdings holdings_;
+  bool detaching_ = false;
+  bool torn_ = false;  // parts of another version may be in the parameters
 };
 
 }  // namespace

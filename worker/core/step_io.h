@@ -215,8 +215,11 @@ struct LeaveAsked {
 struct CoordinatorGone {
   std::string reason;
 };
-// The next one is there. Answered by action::Detached when no update is under way.
-struct CoordinatorFound {};
+// The next one is there, or none will come. Answered by action::Detached when no update is under
+// way.
+struct CoordinatorFound {
+  std::optional<HeldParameters> decided = std::nullopt;  // msg::Welcome
+};
 struct TimerDue {
   // When the last byte of a peer came, where the transport can tell: a piece under way on a slow
   // link may take longer than a peer may be silent.
@@ -496,6 +499,10 @@ struct Orphaned {
 // are not those before any round, and then `lack` says why, for people.
 struct Detached {
   std::optional<HeldParameters> held;
+  // With optimizer.replicas: of these shards, ascending; `whole`: the parameters of all others are
+  // here as well. Parameters and state lie where those of a replicated job do.
+  std::vector<std::uint32_t> shards = {};
+  bool whole = true;
   std::string lack;
   std::uint32_t next_generation = 1;  // of the arena's blocks; MachineConfig::first_generation
   EpochsSeen epochs_seen;             // MachineConfig::epochs_seen

@@ -27,8 +27,10 @@ struct MachineConfig {
   MemberId self;
   Term term;
   std::string host_id;
-  bool reattaches = false;             // job.coordinator_timeout: a lost coordinator is no end
-  std::optional<HeldParameters> held;  // what this worker has said that it holds (Ready)
+  bool reattaches = false;                 // job.coordinator_timeout: a lost coordinator is no end
+  std::optional<HeldParameters> held;      // what this worker has said that it holds (Ready)
+  std::vector<std::uint32_t> held_shards;  // with shards: of these, ascending
+  bool held_whole = true;                  // the parameters of all others are here as well
   // Blocks that this worker's arena had for another core have generations below it (I4).
   std::uint32_t first_generation = 1;
   bool epoch_ends = false;          // the program is shown the parameters at the end of each epoch

@@ -58,8 +58,8 @@ class Updates {
 
   // The first round that is not in the parameters, or not in all of the copies.
   virtual RoundId next() const = 0;
-  // The job begins, and this worker has the whole state.
-  virtual void OnStart(const Plan&) {}
+  // The job begins, and this worker has the whole state, or what it has said that it holds.
+  virtual void OnStart(const msg::Start&) {}
   // The owner, or holder, is silent.
   virtual void OnHedge(const msg::Hedge& hedge) = 0;
   // False: this worker has not said that it holds what is decided.
@@ -95,6 +95,12 @@ class Updates {
   void FallBehind(const std::string& reason, bool clean = true);
   // The state is that after this commit, of which a checkpoint may be asked.
   virtual void BeginCheckpoint(const msg::Commit& commit) = 0;
+  // The coordinator is gone, and the next one is there or none will come. `decided`: what the one
+  // before has decided on (msg::Welcome). Nothing new is begun. Detached: nothing is under way.
+  virtual void BeginDetach(const std::optional<HeldParameters>& decided) { (void)decided; }
+  virtual bool Detached() { return !parameters_.update(); }
+  // After that, with optimizer.replicas: what this worker holds.
+  virtual void Holds(action::Detached*) const {}
   // Drops the rounds that are over, and all that is theirs.
   void Prune();
 

@@ -42,6 +42,7 @@ class CoordinatorSearch {
   // refused.
   Result<bool> Look();
   // After Look has returned true.
+  const Found& found() const { return found_; }
   Found Take() { return std::move(found_); }
   // Tells the coordinator that was found, if any, that this worker leaves.
   void Leave(const std::string& reason);

@@ -14,7 +14,9 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <sstream>
 #include <string_view>
 #include <thread>
 #include <tuple>
@@ -32,6 +34,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFile = "rescue.safetensors";
 constexpr const char* kPartial = "rescue.safetensors.partial";
+constexpr const char* kShards = "rescue-shards-";  // and the version
+constexpr std::size_t kShardsHeader = 4096;        // a header's size is a multiple of that
+constexpr std::size_t kMostShards = 64u << 10;     // bytes that name those that a file has
 constexpr const char* kLock = "rescue.lock";
 constexpr const char* kGone = "coordinator.gone";
 constexpr const char* kFormat = "lockstep-rescue";
@@ -123,6 +128,7 @@ bool IsNewer(const HeldParameters& a, const HeldParameters& b) {
   return order(a) > order(b);
 }
 
+// With shards it is as long for each worker.
 std::string HeaderOf(const RescueState& state, const Digest128& digest) {
   std::string json =
       fmt::format(R"({{"__metadata__":{{"format":"{}","run_id":"{}","term":"{}","next_round":"{}",)"
@@ -138,23 +144,37 @@ std::string HeaderOf(const RescueState& state, const Digest128& digest) {
                         prefix, state.parameters, t * bytes, (t + 1) * bytes);
   }
   json += '}';
-  json.resize((json.size() + 7) / 8 * 8, ' ');
+  const std::size_t unit = state.shards.empty() ? 8 : kShardsHeader;
+  json.resize((json.size() + unit - 1) / unit * unit, ' ');
   const std::uint64_t length = json.size();
   std::string header(sizeof length, '\0');
   std::memcpy(header.data(), &length, sizeof length);
   return header + json;
 }
 
-// All values in the order of the file, a chunk at a time, until `take` fails.
+// All values in the order of the file, a chunk at a time with its offset, until `take` fails; with
+// shards those of this worker's.
 Status ForEachChunk(const RescueState& state, auto&& take) {
-  std::vector<std::byte> chunk(std::min(kChunk, state.parameters * sizeof(float)));
-  for (const float* tensor : state.tensors) {
-    const std::uint64_t bytes = state.parameters * sizeof(float);
-    for (std::uint64_t at = 0; at < bytes; at += chunk.size()) {
-      const std::span part(chunk.data(), std::min<std::uint64_t>(chunk.size(), bytes - at));
-      const std::byte* from = reinterpret_cast<const std::byte*>(tensor) + at;
-      state.memory->ToHost(part.data(), from, part.size());
-      if (Status taken = take(part); !taken) return taken;
+  const std::uint64_t bytes = state.parameters * sizeof(float);
+  std::vector<FloatRange> ranges = {{0, state.parameters}};
+  if (!state.shards.empty()) ranges.clear();
+  for (const RescueShard& shard : state.shards) {
+    ranges.insert(ranges.end(), shard.ranges.begin(), shard.ranges.end());
+  }
+  std::vector<std::byte> chunk(std::min(kChunk, bytes));
+  for (std::size_t t = 0; t < state.tensors.size(); ++t) {
+    const auto* const tensor = reinterpret_cast<const std::byte*>(state.tensors[t]);
+    for (const FloatRange& range : ranges) {
+      const std::uint64_t end = range.end() * sizeof(float);
+      for (std::uint64_t at = range.first * sizeof(float); at < end; at += chunk.size()) {
+        const std::span part(chunk.data(), std::min<std::uint64_t>(chunk.size(), end - at));
+        if (t > 0 && state.state_on_host) {
+          std::memcpy(part.data(), tensor + at, part.size());
+        } else {
+          state.memory->ToHost(part.data(), tensor + at, part.size());
+        }
+        if (Status taken = take(t * bytes + at, part); !taken) return taken;
+      }
     }
   }
   return {};
@@ -162,7 +182,7 @@ Status ForEachChunk(const RescueState& state, auto&& take) {
 
 Digest128 DigestOfAll(const RescueState& state) {
   DigestStream digest;
-  const Status all = ForEachChunk(state, [&](std::span<const std::byte> part) {
+  const Status all = ForEachChunk(state, [&](std::uint64_t, std::span<const std::byte> part) {
     digest.Update(part);
     return Status();
   });
@@ -183,34 +203,43 @@ Status WriteAt(const File& file, const fs::path& path, std::uint64_t offset,
   return {};
 }
 
-// The header is as long with any digest, and comes last: a file without it is none.
-Status WritePartial(const RescueState& state, const fs::path& path) {
-  const File file(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
-  if (file.get() < 0) return Failed(path, "cannot be created");
-  std::uint64_t at = HeaderOf(state, {}).size();
-  const std::uint64_t total = at + state.tensors.size() * state.parameters * sizeof(float);
-  // Where the file system cannot reserve, a full disk shows at the write.
+// Where the file system cannot reserve, a full disk shows at the write.
+Status Reserve(const RescueState& state, const File& file, const fs::path& path) {
+  const std::uint64_t total =
+      HeaderOf(state, {}).size() + state.tensors.size() * state.parameters * sizeof(float);
   if (::fallocate(file.get(), 0, 0, static_cast<off_t>(total)) != 0 && errno != EOPNOTSUPP &&
       errno != ENOSYS) {
     return Failed(path, "cannot be written");
   }
-  DigestStream digest;
-  const Status written = ForEachChunk(state, [&](std::span<const std::byte> part) {
-    digest.Update(part);
-    const Status wrote = WriteAt(file, path, at, part);
-    at += part.size();
-    return wrote;
-  });
-  if (!written) return written;
-  const std::string header = HeaderOf(state, digest.Digest());
+  return {};
+}
+
+// It is as long with any digest, and comes last: a file without it is none.
+Status WriteHeader(const RescueState& state, const Digest128& digest, const File& file,
+                   const fs::path& path) {
+  const std::string header = HeaderOf(state, digest);
   if (Status wrote = WriteAt(file, path, 0, std::as_bytes(std::span(header))); !wrote) return wrote;
   if (::fsync(file.get()) != 0) return Failed(path, "cannot be brought to the disk");
   return {};
 }
 
-Status Write(const RescueState& state, const fs::path& folder) {
-  const fs::path partial = folder / kPartial;
-  Status written = WritePartial(state, partial);
+Status WritePartial(const RescueState& state, const fs::path& path) {
+  const File file(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  if (file.get() < 0) return Failed(path, "cannot be created");
+  if (Status reserved = Reserve(state, file, path); !reserved) return reserved;
+  const std::uint64_t data = HeaderOf(state, {}).size();
+  DigestStream digest;
+  const Status written =
+      ForEachChunk(state, [&](std::uint64_t at, std::span<const std::byte> part) {
+        digest.Update(part);
+        return WriteAt(file, path, data + at, part);
+      });
+  if (!written) return written;
+  return WriteHeader(state, digest.Digest(), file, path);
+}
+
+// The complete file gets its name; with an error it is gone.
+Status Publish(Status written, const fs::path& partial, const fs::path& folder) {
   if (written.ok() && ::rename(partial.c_str(), (folder / kFile).c_str()) != 0) {
     written = Failed(partial, "cannot be renamed");
   }
@@ -224,6 +253,97 @@ Status Write(const RescueState& state, const fs::path& folder) {
     return Failed(folder, "cannot be brought to the disk");
   }
   return {};
+}
+
+Status Write(const RescueState& state, const fs::path& folder) {
+  const fs::path partial = folder / kPartial;
+  return Publish(WritePartial(state, partial), partial, folder);
+}
+
+// --- shards: a partial file, and a list of those that are in it
+
+std::set<std::uint32_t> ReadShards(const fs::path& list, const RescueState& state) {
+  std::istringstream in(ReadUpTo(list, kMostShards));
+  std::string run_id;
+  std::set<std::uint32_t> shards;
+  in >> run_id;
+  if (run_id != state.run_id) return {};
+  for (std::uint32_t shard = 0; in >> shard;) {
+    if (shard < state.shards_in_all) shards.insert(shard);
+  }
+  return shards;
+}
+
+Status WriteShards(const fs::path& list, const RescueState& state,
+                   const std::set<std::uint32_t>& shards) {
+  const File file(list, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  if (file.get() < 0) return Failed(list, "cannot be created");
+  std::string text = state.run_id;
+  for (const std::uint32_t shard : shards) text += fmt::format(" {}", shard);
+  text += '\n';
+  if (Status wrote = WriteAt(file, list, 0, std::as_bytes(std::span(text))); !wrote) return wrote;
+  if (::fsync(file.get()) != 0) return Failed(list, "cannot be brought to the disk");
+  return {};
+}
+
+Result<Digest128> DigestOfFile(const RescueState& state, const File& file, const fs::path& path) {
+  std::vector<std::byte> chunk(kChunk);
+  DigestStream digest;
+  std::uint64_t at = HeaderOf(state, {}).size();
+  std::uint64_t left = state.tensors.size() * state.parameters * sizeof(float);
+  while (left > 0) {
+    const ssize_t got = ::pread(file.get(), chunk.data(), std::min<std::uint64_t>(kChunk, left),
+                                static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Failed(path, "cannot be read");
+    if (got == 0) {
+      return Error{ErrorCode::kIo, fmt::format("{}: it was cut off", path.string())};
+    }
+    digest.Update(std::span(chunk.data(), static_cast<std::size_t>(got)));
+    at += static_cast<std::uint64_t>(got);
+    left -= static_cast<std::uint64_t>(got);
+  }
+  return digest.Digest();
+}
+
+// Adds this worker's shards. With the last one the file is complete but for its name.
+Status AddShards(const RescueState& state, const fs::path& partial, const fs::path& list,
+                 std::set<std::uint32_t>* shards) {
+  const File file(partial, O_RDWR | O_CREAT | O_NOFOLLOW);
+  if (file.get() < 0) return Failed(partial, "cannot be created");
+  if (Status reserved = Reserve(state, file, partial); !reserved) return reserved;
+  const std::uint64_t data = HeaderOf(state, {}).size();
+  const Status written =
+      ForEachChunk(state, [&](std::uint64_t at, std::span<const std::byte> part) {
+        return WriteAt(file, partial, data + at, part);
+      });
+  if (!written) return written;
+  for (const RescueShard& shard : state.shards) shards->insert(shard.shard);
+  if (shards->size() < state.shards_in_all) {
+    if (::fsync(file.get()) != 0) return Failed(partial, "cannot be brought to the disk");
+    return WriteShards(list, state, *shards);
+  }
+  const Result<Digest128> digest = DigestOfFile(state, file, partial);
+  return digest.ok() ? WriteHeader(state, *digest, file, partial) : Status(digest.error());
+}
+
+Result<std::string> SaveShards(const RescueState& state, const fs::path& folder) {
+  const std::string version =
+      fmt::format("{}-{}-{}", state.held.term, state.held.next,
+                  state.held.attempt ? fmt::format("{}", *state.held.attempt) : "none");
+  const fs::path partial = folder / fmt::format("{}{}.partial", kShards, version);
+  const fs::path list = folder / fmt::format("{}{}.list", kShards, version);
+  std::set<std::uint32_t> shards = ReadShards(list, state);
+  Status added = AddShards(state, partial, list, &shards);
+  if (added.ok() && shards.size() < state.shards_in_all) {
+    return fmt::format("{} of {} shards of the state before round {} are in {} so far",
+                       shards.size(), state.shards_in_all, state.held.next, partial.string());
+  }
+  // What others have added is of no use without the rest.
+  ::unlink(list.c_str());
+  if (Status whole = Publish(std::move(added), partial, folder); !whole) return whole.error();
+  return fmt::format("the parameters before round {} are saved in {}, by this worker",
+                     state.held.next, (folder / kFile).string());
 }
 
 // False: another worker has it for longer than this one waits. A lock has no time-out, so a thread
@@ -279,7 +399,8 @@ Result<std::string> SaveRescue(const RescueState& state) {
   const fs::path path = folder / kFile;
   const auto saved = ReadSaved(path, state.run_id);
   if (saved && !IsNewer(state.held, saved->held)) {
-    if (saved->held == state.held && saved->digest != ToString(DigestOfAll(state))) {
+    if (saved->held == state.held && state.shards.empty() &&
+        saved->digest != ToString(DigestOfAll(state))) {
       spdlog::warn(
           "the parameters of this worker before round {} are not those that worker {} has saved "
           "in {}: one of the two is damaged",
@@ -288,6 +409,7 @@ Result<std::string> SaveRescue(const RescueState& state) {
     return fmt::format("the parameters before round {} are saved in {}, by worker {}",
                        saved->held.next, path.string(), saved->worker);
   }
+  if (!state.shards.empty()) return SaveShards(state, folder);
   if (Status written = Write(state, folder); !written) return written.error();
   return fmt::format("the parameters before round {} are saved in {}, by this worker",
                      state.held.next, path.string());

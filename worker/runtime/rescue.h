@@ -5,6 +5,9 @@
 // Workers that reach the directory agree by a lock on a file in it: one writes, and the next one
 // finds that the file is there. A worker whose parameters are newer writes it anew. The file is
 // there as a whole or not at all.
+//
+// With optimizer.replicas each worker adds the shards that it holds to a partial file of that
+// version. The worker that brings the last one makes it the rescue file.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +16,16 @@
 
 #include "base/messages.h"
 #include "base/result.h"
+#include "worker/layout/layout.h"
 #include "worker/memory/exchange_memory.h"
 
 namespace lockstep::worker {
+
+// With optimizer.replicas: a shard that this worker holds.
+struct RescueShard {
+  std::uint32_t shard = 0;
+  std::vector<FloatRange> ranges;  // of each tensor
+};
 
 struct RescueState {
   std::string run_dir;
@@ -23,9 +33,12 @@ struct RescueState {
   WorkerId worker;     // that saves
   HeldParameters held;
   std::uint64_t parameters = 0;          // in each tensor
-  std::vector<const float*> tensors;     // the parameters, then the optimizer's state; in `memory`
+  std::vector<const float*> tensors;     // the parameters, then the optimizer's state
   std::vector<std::string> state_names;  // of all but the first
-  ExchangeMemory* memory = nullptr;
+  ExchangeMemory* memory = nullptr;      // where they are
+  bool state_on_host = false;            // all but the first are in the host's memory
+  std::vector<RescueShard> shards = {};  // with optimizer.replicas, at least one; else none
+  std::uint32_t shards_in_all = 0;
 };
 
 // True: the launcher has said in the run directory that no other coordinator follows.

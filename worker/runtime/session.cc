@@ -32,9 +32,9 @@
 namespace lockstep::worker {
 namespace {
 
-constexpr const char* kNothingToSave =
-    "; with optimizer.replicas no worker holds all of the optimizer's state, so nothing is saved: "
-    "to go on from the newest checkpoint, start the job again with --resume";
+std::string OfShards(const std::vector<std::uint32_t>& shards) {
+  return shards.empty() ? std::string() : fmt::format(", of {} shards", shards.size());
+}
 
 // How much of the contributions was final before the end of their last runs.
 struct Early {
@@ -110,16 +110,18 @@ class SessionImpl final : public Session {
     contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
     if (Status paced = MakePacer(); !paced.ok()) return paced;
     AllowOpenFiles(config_, welcome_.workers);
-    return StartExchange(std::nullopt);
+    return StartExchange({});
   }
 
-  // With the coordinator that has welcomed this worker. `held`: from the one before.
-  Status StartExchange(const std::optional<HeldParameters>& held,
-                       std::uint32_t first_generation = 1, EpochsSeen epochs = {}) {
+  // With the coordinator that has welcomed this worker. `before`: what is left of the one before.
+  Status StartExchange(const action::Detached& before) {
+    const std::optional<HeldParameters>& held = before.held;
     DataPlane::Setup setup = MakeSetup();
     setup.core.held = held;
-    setup.core.first_generation = first_generation;
-    setup.core.epochs_seen = epochs;
+    setup.core.held_shards = before.shards;
+    setup.core.held_whole = before.whole;
+    setup.core.first_generation = before.next_generation;
+    setup.core.epochs_seen = before.epochs_seen;
     auto plane = DataPlane::Start(std::move(setup), parts_->layout(), *parts_->buffers,
                                   *parts_->optimizer, compute_);
     if (!plane) return plane.error();
@@ -140,13 +142,13 @@ class SessionImpl final : public Session {
         .initial_digest = described.own_parameters ? std::string() : described.initial_digest,
         .run_bound = described.run_bound,
         .own_parameters = described.own_parameters,
-        .held = held});
+        .held = held,
+        .held_shards = {before.shards.begin(), before.shards.end()}});
     channel_->inbox.PassTo(
         {.on_message = [this](msg::ToWorker message) { Deliver(std::move(message)); },
          .on_gone =
              [this](std::string reason) {
                gone_ = true;
-               if (config_.optimizer.Shards(welcome_.workers) > 0) reason += kNothingToSave;
                plane_->Post(event::CoordinatorGone{std::move(reason)});
              }});
     std::lock_guard lock(leaving_);
@@ -388,7 +390,8 @@ class SessionImpl final : public Session {
     if (!found) given_up_ = found.error().message;
     if (!why_not.empty()) given_up_ = lost + "; " + why_not;
     compute_.ExpectDetached();
-    plane_->Post(event::CoordinatorFound{});
+    plane_->Post(
+        event::CoordinatorFound{found && *found ? search_->found().welcome.decided : std::nullopt});
     return true;
   }
 
@@ -430,10 +433,27 @@ class SessionImpl final : public Session {
                       .tensors = {parts_->buffers->parameters()},
                       .state_names = parts_->optimizer->state_names(),
                       .memory = &parts_->buffers->memory()};
-    for (std::uint32_t t = 1; t <= parts_->state_tensors(); ++t) {
-      state.tensors.push_back(parts_->buffers->At({BufferKind::kState, t, {}}));
+    // Of what lies in a device only shards that are held have memory.
+    HeldState* const on_device = parts_->buffers->held();
+    state.state_on_host = on_device != nullptr;
+    std::vector<std::vector<float>> copies;
+    state.shards_in_all = config_.optimizer.Shards(welcome_.workers);
+    for (const std::uint32_t shard : detached.shards) {
+      RescueShard& one = state.shards.emplace_back(RescueShard{shard, {}});
+      for (const Slice& slice : parts_->layout().EqualShard(shard, state.shards_in_all)) {
+        one.ranges.push_back(slice.range);
+      }
     }
     try {
+      for (std::uint32_t t = 1; t <= parts_->state_tensors(); ++t) {
+        if (on_device == nullptr) {
+          state.tensors.push_back(parts_->buffers->At({BufferKind::kState, t, {}}));
+          continue;
+        }
+        std::vector<float>& copy = copies.emplace_back(parts_->description.parameter_count);
+        on_device->Read(t, copy.data());
+        state.tensors.push_back(copy.data());
+      }
       const auto saved = SaveRescue(state);
       return saved ? fmt::format("{}; {}", *saved, kGoOn) : nothing(saved.error().message);
     } catch (const DeviceError& error) {
@@ -446,11 +466,11 @@ class SessionImpl final : public Session {
     if (given_up_) return SaveAndEnd(detached);
     CoordinatorSearch::Found next = search_->Take();
     search_.reset();
-    spdlog::info(
-        "the coordinator of term {} takes over: {}", next.welcome.term,
-        detached.held
-            ? fmt::format("this worker holds the parameters before round {}", detached.held->next)
-            : fmt::format("this worker holds no parameters ({})", detached.lack));
+    spdlog::info("the coordinator of term {} takes over: {}", next.welcome.term,
+                 detached.held
+                     ? fmt::format("this worker holds the parameters before round {}{}",
+                                   detached.held->next, OfShards(detached.shards))
+                     : fmt::format("this worker holds no parameters ({})", detached.lack));
     channel_->inbox.Stop();
     plane_.reset();
     std::unique_ptr<CoordinatorChannel> before;
@@ -471,11 +491,13 @@ class SessionImpl final : public Session {
     coordinator_ = next.address;
     SetStandbys(welcome_.standbys);
     // An end that the core before has shown may not have come to the program.
-    EpochsSeen epochs = detached.epochs_seen;
-    epochs.next = next_epoch_;
-    if (Status started =
-            StartExchange(same ? std::nullopt : detached.held, detached.next_generation, epochs);
-        !started) {
+    action::Detached kept = detached;
+    kept.epochs_seen.next = next_epoch_;
+    if (same) {
+      kept.held.reset();
+      kept.shards.clear();
+    }
+    if (Status started = StartExchange(kept); !started) {
       compute_.End({.reason = started.error().message, .failed = true});
     }
   }
@@ -500,8 +522,7 @@ class SessionImpl final : public Session {
     DataPlane::Setup setup = SetupOf(config_, welcome_, options_, *parts_);
     setup.data_host =
         options_.data_host.empty() ? channel_->link->local_address() : options_.data_host;
-    searches_ = (CoordinatorPatience(config_) > Duration{} || config_.checkpoint.rescue) &&
-                config_.optimizer.Shards(welcome_.workers) == 0;
+    searches_ = CoordinatorPatience(config_) > Duration{} || config_.checkpoint.rescue;
     setup.core.reattaches = searches_;
     setup.unfit = [this](const std::string& reason) {
       // The reason first: once this worker's connections end, others report that it is not reached.

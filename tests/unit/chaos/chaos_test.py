@@ -98,8 +98,7 @@ class JudgeTest(Folder):
         self.assertFalse(judge.allowed_failure(lost, {"kill-worker"}, {judge.SHARDED}))
         self.assertFalse(judge.allowed_failure(lost, {"change-policy"}, {judge.ALL_HIT}))
         stood = "no worker holds the parameters any more: the coordinator itself stood still for 3.6 s"
-        self.assertTrue(judge.allowed_failure(stood, {"stop-coordinator"}, {judge.SHARDED}))
-        self.assertFalse(judge.allowed_failure(stood, {"stop-coordinator", "kill-worker"}, {judge.ALL_HIT}))
+        self.assertFalse(judge.allowed_failure(stood, {"stop-coordinator", "kill-worker"}, {judge.ALL_HIT, judge.SHARDED}))
         full = "rounds.jsonl: cannot write: No space left on device"
         self.assertTrue(judge.allowed_failure(full, {"full-disk"}, set()))
         self.assertFalse(judge.allowed_failure(full, {"kill-worker"}, {judge.ALL_HIT}))

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -202,10 +203,14 @@ inline std::string AnyAddress() {
 inline msg::ToWorker AnyToWorker(std::size_t kind) {
   static_assert(std::variant_size_v<msg::ToWorker> == 24);
   switch (kind) {
-    case 0:
-      return msg::Welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
-                          AnyText(),       Any<std::uint32_t>(), AnyTime(), AnyText(),
-                          AnyText(),       Several(AnyAddress)};
+    case 0: {
+      msg::Welcome welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
+                           AnyText(),       Any<std::uint32_t>(), AnyTime(), AnyText(),
+                           AnyText(),       Several(AnyAddress)};
+      if (Any<bool>())
+        welcome.decided = HeldParameters{Any<Term>(), Any<RoundId>(), Any<Attempt>()};
+      return welcome;
+    }
     case 1:
       return msg::Refuse{AnyText(), Any<bool>()};
     case 2:
@@ -287,6 +292,12 @@ inline msg::Ready Any<msg::Ready>() {
   if (Any<bool>()) {
     ready.held = HeldParameters{Any<Term>(), Any<RoundId>(), std::nullopt};
     if (Any<bool>()) ready.held->attempt = Any<Attempt>();
+    std::set<std::uint64_t> shards;
+    for (const std::uint64_t shard :
+         Several([] { return *rc::gen::inRange<std::uint64_t>(0, 4096); })) {
+      shards.insert(shard);
+    }
+    ready.held_shards.assign(shards.begin(), shards.end());
   }
   return ready;
 }

@@ -170,6 +170,21 @@ TEST(Delivery, AReceiptIsNeededOfEachOwnerThatIsNeitherSelfNorMapped) {
   EXPECT_TRUE(delivery.AddReceipt(WorkerId(1), WorkerId(2), PartIndex(0)));
 }
 
+// They send no more receipts; what the others lack is counted on.
+TEST(Delivery, OfTwoThatHaveMappedEachOtherInTheMidstOfARoundNoReceiptIsNeeded) {
+  const Members members = Three();
+  Delivery delivery(3);
+  delivery.SetOwners(MapOf({0, 1}), members);
+  EXPECT_TRUE(delivery.AddReceipt(WorkerId(1), WorkerId(0), PartIndex(1)));
+  EXPECT_TRUE(delivery.NoteMapped(WorkerId(1), WorkerId(0)));
+  EXPECT_TRUE(delivery.Delivered(WorkerId(0), PartIndex(0)));
+  EXPECT_TRUE(delivery.Delivered(WorkerId(0), PartIndex(1)));
+  EXPECT_FALSE(delivery.NoteMapped(WorkerId(1), WorkerId(0))) << "it is known";
+  EXPECT_TRUE(delivery.NoteMapped(WorkerId(1), WorkerId(2)));
+  EXPECT_THAT(delivery.Missing(WorkerId(2), PartIndex(0)), ElementsAre(WorkerId(0)));
+  EXPECT_TRUE(delivery.AddReceipt(WorkerId(0), WorkerId(2), PartIndex(0)));
+}
+
 TEST(Delivery, ReceiptsEndWithTheMapAndWithTheContributor) {
   const Members members = Three();
   Delivery delivery(3);

@@ -26,8 +26,10 @@ std::vector<JournalEntry> JournalOf(int rounds, std::uint32_t workers = 2) {
     for (std::uint32_t w : all) s.Sealed(w);
     s.AllPublishAndApply(all);
   }
-  EXPECT_EQ(s.journal().size(), static_cast<std::size_t>(rounds));
-  return s.journal();
+  // The first one is of the start.
+  EXPECT_EQ(s.journal().size(), static_cast<std::size_t>(rounds) + 1);
+  EXPECT_EQ(s.journal().front().held(), (HeldParameters{Term(1), RoundId(0), std::nullopt}));
+  return {s.journal().begin() + 1, s.journal().end()};
 }
 
 // A standby that has followed so many of the entries.
@@ -222,15 +224,14 @@ TEST(Reattach, ACoordinatorThatAllHaveLeftHandsOver) {
   EXPECT_THAT(s.text(), Not(HasSubstr("Finish")));
 }
 
-TEST(Reattach, NothingIsHandedOverThatWasNeverCommitted) {
+TEST(Reattach, ItIsHandedOverBeforeTheFirstCommit) {
   Story s("left", {.workers = 2, .min_workers = 2});
   s.Begin();
   s.Stand(60);
   for (std::uint32_t w : {0u, 1u}) s.Die(w);
   s.Wait(0.1);
   ASSERT_TRUE(s.finished());
-  EXPECT_THAT(s.text(), HasSubstr("no worker holds the parameters any more: the coordinator "
-                                  "itself stood still for"));
+  EXPECT_THAT(s.text(), HasSubstr("job handed over: the coordinator itself stood still for"));
 }
 
 TEST(Reattach, ALinkIsCutWhileACoordinatorTakesOver) {
@@ -308,6 +309,145 @@ TEST(Reattach, WorkersAreToldOfStandbys) {
   EXPECT_THAT(s.text(), HasSubstr("-> 0: Standbys 10.0.0.2:7070"));
   s.Hello(1);
   EXPECT_THAT(s.text(), HasSubstr("the next coordinator may be at 10.0.0.2:7070"));
+}
+
+// Of a job that had hardly begun.
+TEST(Reattach, WithoutHoldersOfTheFirstRoundItBeginsAnew) {
+  Story before("before", {.workers = 2, .min_workers = 2});
+  before.Begin();
+  for (std::uint32_t w : {0u, 1u}) before.Sealed(w);
+  ASSERT_EQ(before.journal().back().state.next_round, RoundId(1));
+  Story s = TakesOver(before.journal());
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.Ready(w, false);
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("no worker holds the parameters of the job before: it begins "
+                                  "anew"));
+  EXPECT_THAT(s.text(), HasSubstr("cut the records back to round 0"));
+  EXPECT_THAT(s.text(), HasSubstr("Start from the seed: plan 0"));
+}
+
+// Nobody copies what is before the first round, and the quorum may need them for that.
+TEST(Reattach, WhoHasTheFirstParametersGoesOnAndOthersBeginAnew) {
+  Story before("before", {.workers = 2, .min_workers = 1});
+  before.Begin();
+  Story s("after", {.workers = 2, .min_workers = 1, .journal = before.journal()});
+  s.Hello(0);
+  s.ReadyWith(0, before.journal().back().held());
+  s.Hello(1);
+  s.Ready(1, false);
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("-> 0: Start from its own parameters: plan 0"));
+  EXPECT_THAT(s.text(), HasSubstr("-> 1: Start from the seed: plan 0"));
+  EXPECT_THAT(s.text(), HasSubstr("worker 1 is in the job from round 0 on"));
+}
+
+// What is left of the last round of all is for a rescue; a coordinator has nothing to do there.
+TEST(Reattach, TheLastCommitIsNotedAndNobodyGoesOnFromIt) {
+  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
+  before.Begin();
+  for (std::uint32_t w : {0u, 1u}) before.Sealed(w);
+  before.AllPublishAndApply({0, 1});
+  for (std::uint32_t w : {0u, 1u}) before.Sealed(w);
+  ASSERT_EQ(before.journal().back().state.next_round, RoundId(2));
+  EXPECT_EQ(before.journal().back().record->round, RoundId(1));
+  StartParameters start;
+  start.workers = 2;
+  start.config.job.rounds = 2;
+  start.journal = before.journal();
+  start.journal.back().state.settings = SettingsToRemember(start.config);
+  const auto made = Coordinator::Make(std::move(start));
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.error().message, HasSubstr("all rounds of the job are committed"));
+}
+
+// --- with optimizer.replicas: each of three workers has its own shard and the next one's
+
+Story Sharded(const std::string& title, const std::vector<JournalEntry>& journal = {}) {
+  return Story(title, {.workers = 3, .min_workers = 3, .journal = journal, .replicas = 2});
+}
+
+// So many rounds, of which the last one is not yet decided.
+Story ShardedRounds(int rounds) {
+  Story s = Sharded("before");
+  s.Begin();
+  for (int round = 0; round < rounds; ++round) {
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Published(w);
+    if (round + 1 == rounds) break;
+    for (std::uint32_t w : {0u, 1u, 2u}) s.From(w, msg::Held{RoundId(round), Attempt(0)});
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Applied(w);
+  }
+  return s;
+}
+
+void TellHeld(Story* s, std::uint64_t round) {
+  for (std::uint32_t w : {0u, 1u, 2u}) s->From(w, msg::Held{RoundId(round), Attempt(0)});
+}
+
+TEST(Reattach, ADecisionIsNotedBeforeAnybodyHearsOfIt) {
+  Story s = ShardedRounds(2);
+  EXPECT_FALSE(s.journal().back().decided);
+  const std::size_t noted = s.journal().size();
+  TellHeld(&s, 1);
+  ASSERT_EQ(s.journal().size(), noted + 1);
+  EXPECT_TRUE(s.journal().back().decided);
+  EXPECT_EQ(s.journal().back().held(), (HeldParameters{Term(1), RoundId(2), Attempt(0)}));
+  EXPECT_EQ(s.journal().back().record->round, RoundId(1));
+}
+
+TEST(Reattach, WorkersAreToldWhatWasDecided) {
+  Story before = ShardedRounds(2);
+  {
+    Story s = Sharded("undecided", before.journal());
+    s.Hello(0);
+    EXPECT_EQ(s.Decided(0), before.journal()[before.journal().size() - 2].held())
+        << "the round before the last commit is";
+  }
+  TellHeld(&before, 1);
+  Story s = Sharded("decided", before.journal());
+  s.Hello(0);
+  EXPECT_EQ(s.Decided(0), before.journal().back().held());
+}
+
+TEST(Reattach, ItGoesOnWhereAllShardsAreHeld) {
+  Story before = ShardedRounds(2);
+  TellHeld(&before, 1);
+  const HeldParameters held = before.journal().back().held();
+  Story s = Sharded("after", before.journal());
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  s.ReadyWith(0, held, {0, 1});
+  s.ReadyWith(1, held, {1, 2});
+  s.Ready(2, false);  // it has nothing
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  EXPECT_THAT(s.text(),
+              HasSubstr("the job goes on from round 2, whose parameters 2 workers held; 1 "
+                        "copies them"));
+  EXPECT_THAT(s.text(), HasSubstr("held by 0/1 0/1 1/0"));
+}
+
+TEST(Reattach, WithoutAShardItDoesNotGoOn) {
+  Story before = ShardedRounds(2);
+  TellHeld(&before, 1);
+  const HeldParameters held = before.journal().back().held();
+  Story s = Sharded("after", before.journal());
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  s.ReadyWith(0, held, {0, 1});
+  s.ReadyWith(1, held, {0, 1});
+  s.ReadyWith(2, before.journal().front().held(), {2});
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  EXPECT_THAT(s.text(), HasSubstr("the workers together do not hold the parameters of the job "
+                                  "before, and no checkpoint was written"));
+}
+
+TEST(Reattach, AShardThatTheJobDoesNotHaveIsAViolation) {
+  Story before = ShardedRounds(2);
+  Story s = Sharded("after", before.journal());
+  s.Hello(0);
+  s.ReadyWith(0, before.journal().back().held(), {3});
+  EXPECT_THAT(s.text(), HasSubstr("holds shard 3 of 3"));
 }
 
 }  // namespace

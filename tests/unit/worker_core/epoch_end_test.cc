@@ -129,6 +129,26 @@ TEST_F(EpochEndTest, AnEndThatTheCoreBeforeDidNotShowIsShownAndIsNotLate) {
   EXPECT_FALSE(ends[0].late);
 }
 
+// The checkpoint may be of the middle of an epoch, whatever this worker had before.
+TEST_F(EpochEndTest, OfACheckpointItIsNotKnownWhichEndItIs) {
+  MachineConfig config = Asking();
+  config.held = HeldParameters{Term(1), RoundId(9), std::nullopt};
+  config.epochs_seen = {.next = Epoch(0), .newest = Epoch(0)};
+  machine_ = StepMachine(config, Layout({{0, 4096}}, 4 * 4096));
+  Do(event::PeerUp{kPeer, "test"});
+  Plan plan = MakePlan(7, 0);
+  plan.epoch = Epoch(1);
+  Tell(msg::StateChunk{.round = RoundId(6),
+                       .tensor = 0,
+                       .offset = 0,
+                       .last = true,
+                       .bytes = std::vector<std::byte>(4096 * sizeof(float))});
+  Tell(msg::Start{StateSource::kCheckpoint, plan, 0});
+  const auto ends = All<action::EpochEnd>();
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_TRUE(ends[0].late);
+}
+
 TEST_F(EpochEndTest, TheJobsEndWaitsForTheProgram) {
   Begin(0);
   Commit(0, 0, 1);

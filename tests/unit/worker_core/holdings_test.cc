@@ -19,12 +19,14 @@ constexpr FloatRange kSecond{2048, 2048};
 // other's.
 class HoldingsTest : public MachineTest {
  protected:
-  HoldingsTest() : MachineTest(4096, Sharded()) {}
+  HoldingsTest() : HoldingsTest(Sharded()) {}
+  explicit HoldingsTest(const MachineConfig& config) : MachineTest(4096, config) {}
 
   static MachineConfig Sharded() {
     MachineConfig config = Config();
     config.shards = 2;
     config.state_tensors = 1;
+    config.reattaches = true;
     return config;
   }
   static OwnerMap Owners(std::uint32_t version = 1) {
@@ -363,6 +365,120 @@ TEST_F(HoldingsTest, ADecisionOfWhatIsNotCommittedHereChangesNothing) {
   EXPECT_EQ(Told<msg::Held>()->attempt, Attempt(1));
   Decide(1);
   EXPECT_EQ(All<action::UpdateHeld>().size(), 1u);
+}
+
+// --- the next coordinator
+
+class HoldsTest : public HoldingsTest {
+ protected:
+  using HoldingsTest::HoldingsTest;
+  void LoseCoordinator(const std::optional<HeldParameters>& decided) {
+    Do(event::CoordinatorGone{"reset"});
+    EXPECT_EQ(All<action::Orphaned>().size(), 1u);
+    Do(event::CoordinatorFound{decided});
+  }
+  action::Detached Detached() {
+    const auto detached = All<action::Detached>();
+    EXPECT_EQ(detached.size(), 1u);
+    return detached.empty() ? action::Detached{} : detached[0];
+  }
+};
+
+TEST_F(HoldsTest, WhatTheNextCoordinatorKnowsToBeDecidedIsApplied) {
+  Commit();
+  ASSERT_TRUE(Told<msg::Held>());
+  LoseCoordinator(HeldParameters{Term(1), RoundId(1), Attempt(0)});
+  EXPECT_TRUE(All<action::Detached>().empty());
+  EndUpdate();
+  // To where all parameters are.
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].to.kind, BufferKind::kState);
+  EXPECT_EQ(copies[0].from[0].range, kFirst);
+  Do(event::OpDone{copies[0].op, false, 0, ""});
+  const action::Detached detached = Detached();
+  EXPECT_EQ(detached.held, (HeldParameters{Term(1), RoundId(1), Attempt(0)}));
+  EXPECT_THAT(detached.shards, ElementsAre(0));
+  EXPECT_FALSE(detached.whole);
+}
+
+class Undecided : public HoldsTest,
+                  public ::testing::WithParamInterface<std::optional<HeldParameters>> {};
+
+TEST_P(Undecided, WhatWasNotDecidedIsNotApplied) {
+  Commit();
+  LoseCoordinator(GetParam());
+  const action::Detached detached = Detached();
+  EXPECT_EQ(detached.held, (HeldParameters{Term(1), RoundId(0), std::nullopt}));
+  EXPECT_THAT(detached.shards, ElementsAre(0));
+  EXPECT_TRUE(detached.whole) << "those of the start are here";
+}
+
+INSTANTIATE_TEST_SUITE_P(Holds, Undecided,
+                         ::testing::Values(std::nullopt,
+                                           HeldParameters{Term(1), RoundId(1), Attempt(1)},
+                                           HeldParameters{Term(2), RoundId(1), Attempt(0)},
+                                           HeldParameters{Term(1), RoundId(2), Attempt(0)},
+                                           HeldParameters{Term(1), RoundId(1), std::nullopt}));
+
+// A fetch that is under way may still land in the parameters.
+TEST_F(HoldsTest, ParametersThatAreBeingTakenAreGivenUp) {
+  Commit();
+  Decide();
+  EndUpdate();
+  Says(kPeer, Has(1, {0, 1}));
+  const auto fetches = All<action::Fetch>();
+  ASSERT_EQ(fetches.size(), 1u);
+  LoseCoordinator(std::nullopt);
+  EXPECT_TRUE(All<action::Detached>().empty());
+  EXPECT_TRUE(All<action::CopySums>().empty());
+  Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  Do(event::OpDone{copies[0].op, false, 0, ""});
+  EXPECT_EQ(Detached().held, (HeldParameters{Term(1), RoundId(1), Attempt(0)}));
+  EXPECT_FALSE(Detached().whole);
+}
+
+// Its shard is of version 5, the other one is to be taken.
+class HeldBefore : public HoldingsTest {
+ protected:
+  HeldBefore() : HoldingsTest(Before()) {}
+  static MachineConfig Before() {
+    MachineConfig config = Sharded();
+    config.term = Term(2);
+    config.held = HeldParameters{Term(1), RoundId(5), Attempt(0)};
+    config.held_shards = {0};
+    config.held_whole = false;
+    return config;
+  }
+};
+
+TEST_F(HeldBefore, ItTakesWhatOthersHoldAndComputes) {
+  Do(event::PeerUp{kPeer, "test"});
+  Plan plan = MakePlan(5, 1);
+  plan.owners = Owners();
+  plan.members = kMembers;
+  Tell(msg::Start{StateSource::kHeld, plan, 0});
+  const auto dropped = All<action::DropHeldState>();
+  ASSERT_EQ(dropped.size(), 1u);
+  EXPECT_THAT(dropped[0].ranges, ElementsAre(kSecond));
+  const auto copies = All<action::CopySums>();
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].from[0].source.buffer.kind, BufferKind::kState);
+  EXPECT_EQ(copies[0].from[0].range, kFirst);
+  EXPECT_TRUE(All<action::InitializeState>().empty());
+  Do(event::OpDone{copies[0].op, false, 0, ""});
+  EXPECT_EQ(Said<ParametersReady>()->version, 5u);
+  EXPECT_TRUE(All<action::StartWork>().empty());
+  Says(kPeer, Has(5, {1}));
+  EndFetches({{BufferKind::kState, kSecond}});
+  const auto takes = All<action::TakeParameters>();
+  ASSERT_EQ(takes.size(), 1u);
+  Do(event::OpDone{takes[0].op, false, 9, ""});
+  EXPECT_FALSE(Told<msg::Level>()) << "the coordinator takes it to be level";
+  EXPECT_FALSE(Told<msg::Applied>());
+  EXPECT_EQ(All<action::StartWork>().size(), 1u);
 }
 
 }  // namespace

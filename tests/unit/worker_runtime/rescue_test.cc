@@ -254,5 +254,69 @@ TEST_F(RescueTest, OnAFullDiskNothingIsLeft) {
   EXPECT_FALSE(fs::exists(file_.string() + ".partial"));
 }
 
+// --- shards: each of three workers has two of the three
+
+class RescueShardsTest : public RescueTest {
+ protected:
+  RescueState ShardsOf(const HeldParameters& held, std::uint32_t worker) {
+    RescueState state = StateOf(held, worker);
+    state.shards_in_all = 3;
+    for (const std::uint32_t shard : {worker, (worker + 1) % 3}) {
+      state.shards.push_back({shard, {{2 * shard, 1}, {2 * shard + 1, 1}}});
+    }
+    // What it does not hold is nothing that anybody should see.
+    const std::uint64_t lacks = 2 * ((worker + 2) % 3);
+    for (auto* tensor : {&own_parameters_[worker], &own_momentum_[worker]}) {
+      *tensor = tensor == &own_parameters_[worker] ? parameters_ : momentum_;
+      (*tensor)[lacks] = (*tensor)[lacks + 1] = std::nanf("");
+    }
+    state.tensors = {own_parameters_[worker].data(), own_momentum_[worker].data()};
+    return state;
+  }
+  std::array<std::array<float, 6>, 3> own_parameters_;
+  std::array<std::array<float, 6>, 3> own_momentum_;
+};
+
+TEST_F(RescueShardsTest, ThoseOfAllWorkersAreOneFile) {
+  const HeldParameters held = Entry(3).held();
+  EXPECT_THAT(Save(ShardsOf(held, 0)), HasSubstr("2 of 3 shards of the state before round 3"));
+  EXPECT_FALSE(fs::exists(file_));
+  EXPECT_THAT(Save(ShardsOf(held, 1)), HasSubstr("the parameters before round 3 are saved in"));
+  EXPECT_THAT(Save(ShardsOf(held, 2)), HasSubstr("by worker 1"));
+  const auto rescue = Adopt();
+  EXPECT_TRUE(rescue.used) << rescue.line;
+  // It is that of a worker which has everything.
+  ASSERT_TRUE(Newest());
+  const Digest128 digest = Newest()->state.digest;
+  DigestStream whole;
+  whole.Update(std::as_bytes(std::span(parameters_)));
+  whole.Update(std::as_bytes(std::span(momentum_)));
+  EXPECT_EQ(digest, whole.Digest());
+  for (const auto& entry : fs::directory_iterator(run_)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with("rescue") &&
+                 entry.path().filename() != "rescue.lock")
+        << entry.path();
+  }
+}
+
+TEST_F(RescueShardsTest, VersionsAreNotMixed) {
+  EXPECT_THAT(Save(ShardsOf(Entry(2).held(), 0)), HasSubstr("2 of 3 shards"));
+  EXPECT_THAT(Save(ShardsOf(Entry(3).held(), 1)), HasSubstr("2 of 3 shards"));
+  EXPECT_THAT(Save(ShardsOf(Entry(3, 1).held(), 2)), HasSubstr("2 of 3 shards"));
+  EXPECT_FALSE(fs::exists(file_));
+  const auto rescue = Adopt();
+  EXPECT_FALSE(rescue.used);
+  EXPECT_THAT(rescue.line,
+              HasSubstr("workers have saved shards of the optimizer's state there, and "
+                        "not all of them"));
+  EXPECT_TRUE(Adopt().line.empty()) << "they are gone";
+}
+
+TEST_F(RescueShardsTest, AListOfAnotherJobCountsForNothing) {
+  ASSERT_THAT(Save(ShardsOf(Entry(3).held(), 0)), HasSubstr("2 of 3 shards"));
+  std::ofstream(run_ / "rescue-shards-1-3-0.list") << "another 0 1 2\n";
+  EXPECT_THAT(Save(ShardsOf(Entry(3).held(), 1)), HasSubstr("2 of 3 shards"));
+}
+
 }  // namespace
 }  // namespace lockstep::worker

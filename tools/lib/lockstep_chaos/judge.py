@@ -28,7 +28,6 @@ LOST_ALL = ("kill-worker", "stop-worker", "hold-interpreter", "cut-link", "one-w
 DISKS = ("full-disk", "read-only-disk")
 ALLOWED = (
     (re.compile(r"no worker is left: the job ends|no worker holds the parameters any more(?!: the coordinator)"), LOST_ALL, ALL_HIT),
-    (re.compile(r"no worker holds the parameters any more: the coordinator itself stood still"), ("stop-coordinator",), SHARDED),
     (re.compile(r"the last copy of shard \d+ of the optimizer's state is lost"), (*LOST_ALL, "kill-coordinator"), SHARDED),
     (re.compile(r"No space left on device|Read-only file system|Input/output error"), DISKS, None),
 )
