@@ -66,8 +66,7 @@ class Truth {
   // the attempts at the round before came to, the same for all of them.
   void OnTakenOver(RoundId next);
   // A worker that was stopped meanwhile may go on for a while as the coordinator before has told
-  // it. What it makes of rounds by that is no part of the job. True: its part of the job began
-  // before the death that the takeover is of.
+  // it, outside the job. True: it began before the death that the takeover is of.
   void OnCrashed() { ++crashes_; }
   std::uint32_t crashes() const { return crashes_; }
   bool IsOld(std::uint32_t began_after) const { return began_after < taken_over_after_; }
