@@ -18,7 +18,11 @@ namespace {
 constexpr Duration kShortestLook = std::chrono::microseconds(100);
 constexpr Duration kShortestWait = std::chrono::milliseconds(2);
 constexpr int kLooks = 64;
+constexpr int kLooksTogether = 256;  // of news that came meanwhile
 constexpr int kWaits = 16;
+// So often in a round news is looked at as soon as it comes: that costs so many passes' steps.
+constexpr std::size_t kStepsAtOnce = 16384;
+constexpr std::size_t kFewestAtOnce = 8;
 
 // No worker is stuck in a unit within so many of its usual unit times, or such a time.
 constexpr int kStuckUnits = 3;
@@ -76,13 +80,24 @@ class Flexrr final : public WorkRule {
       if (alone) return verdict;
     }
     // A look costs a pass over all workers, so it is taken when time has gone by, when a worker has
-    // become free, or when one has answered.
-    const bool news = view.finished > finished_ || view.pending_revokes < pending_revokes_;
+    // become free, or when one has answered. Where very many do, all of a 64th of the round are
+    // looked at together: the looks of a round are bounded, whatever the number of workers.
+    news_ = news_ || view.finished > finished_ || view.pending_revokes < pending_revokes_;
     finished_ = view.finished;
     pending_revokes_ = view.pending_revokes;
     const Duration age = view.now - view.started;
     verdict.look_again = view.now + std::max(age / kWaits, kShortestWait);
-    if (!news && view.now < next_look_) return verdict;
+    if (view.now < next_look_) {
+      if (!news_) return verdict;
+      if (looks_at_once_ > 0) {
+        --looks_at_once_;
+      } else if (view.now < news_look_) {
+        verdict.look_again = news_look_;
+        return verdict;
+      }
+    }
+    news_ = false;
+    news_look_ = view.now + std::max(age / kLooksTogether, kShortestLook);
     next_look_ = view.now + std::max(age / kLooks, kShortestLook);
     if (!Look(view)) return verdict;
     excluded_ =
@@ -107,6 +122,9 @@ class Flexrr final : public WorkRule {
     finished_ = view.finished;
     pending_revokes_ = view.pending_revokes;
     next_look_ = view.now;
+    looks_at_once_ =
+        std::max(kStepsAtOnce / std::max<std::size_t>(view.workers.size(), 1), kFewestAtOnce);
+    news_ = false;
     next_hand_over_.clear();
     promises_.clear();
     received_.clear();
@@ -413,6 +431,9 @@ class Flexrr final : public WorkRule {
   std::uint32_t finished_ = 0;
   std::uint32_t pending_revokes_ = 0;
   Time next_look_;
+  std::size_t looks_at_once_ = 0;              // that are left
+  bool news_ = false;                          // since the last look
+  Time news_look_;                             // when it is looked at, if not at once
   std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: no straggler so far
   std::vector<Promise> promises_;              // of givers that have not answered
   std::vector<Received> received_;             // by slot

@@ -319,5 +319,32 @@ TEST(Flexrr, WhatRunsCostGoesWithTheUnits) {
   EXPECT_LE(verdict.moves[0].units, 10u);
 }
 
+// A look is a pass over all workers, so one for each that becomes free would be quadratic.
+TEST(Flexrr, TheNewsOfVeryManyWorkersIsLookedAtTogether) {
+  auto rule = Rule();
+  RoundModel round(4096, 4, milliseconds(10));
+  round.KnowUnitTimes();
+  rule->Judge(round.view());
+  round.AdvanceTo(round.now() + milliseconds(39));
+  rule->Judge(round.view());
+  RoundView view = round.view();
+  const auto soon = [&](const WorkVerdict& verdict) {
+    return verdict.look_again < view.now + (view.now - view.started) / 200;
+  };
+  Time together = kNever;
+  std::uint32_t at_once = 0;
+  for (view.finished = 1; view.finished <= 40; ++view.finished) {
+    const WorkVerdict verdict = rule->Judge(view);
+    at_once += soon(verdict) ? 0 : 1;
+    if (soon(verdict)) together = verdict.look_again;
+  }
+  EXPECT_EQ(at_once, 8u);
+  ASSERT_LT(together, kNever);
+  EXPECT_GT(together, view.now);
+  --view.finished;
+  view.now = together;
+  EXPECT_FALSE(soon(rule->Judge(view))) << "all of it is looked at";
+}
+
 }  // namespace
 }  // namespace lockstep::policies
