@@ -556,7 +556,7 @@ void Coordinator::StartRounds() {
 // The job goes on from before its first round, of which nobody copies the state: others get it as
 // in a new job.
 StateSource Coordinator::FirstOnceMore() {
-  const bool given = std::ranges::any_of(job_.members.all(), [this](const Member& member) {
+  const bool given = std::ranges::any_of(job_.members.all(), [](const Member& member) {
     return member.live() && member.ready.own_parameters;
   });
   if (given) initial_broadcast_.GoOnWithHolders();
