@@ -84,7 +84,7 @@ bool Holdings::OnDecide(const msg::Decide& decide) {
 // Whoever has said Held applies what was decided by that, also where it was not told so.
 void Holdings::BeginDetach(const std::optional<HeldParameters>& decided) {
   detaching_ = true;
-  EndGather();
+  if (gather_ && !gather_->copying) EndGather();
   if (!decided || !decided->attempt || !told_ || decided->term != context_.config.term) return;
   const auto [round, attempt] = *told_;
   if (decided->next != round.Next() || *decided->attempt != attempt) return;

@@ -440,6 +440,19 @@ TEST_F(HoldsTest, ParametersThatAreBeingTakenAreGivenUp) {
   EXPECT_FALSE(Detached().whole);
 }
 
+TEST_F(HoldsTest, ACheckpointThatIsBeingTakenEndsFirst) {
+  StartAll(ByThePeer());
+  TakeAllForACheckpoint();
+  std::vector<action::Fetch> parameters = GatherStates(All<action::Fetch>());
+  for (const auto& fetch : parameters) Do(event::FetchDone{fetch.fetch, FetchStatus::kOk});
+  const auto snapshots = All<action::TakeSnapshot>();
+  ASSERT_EQ(snapshots.size(), 1u);
+  LoseCoordinator(std::nullopt);
+  EXPECT_TRUE(All<action::Detached>().empty());
+  Do(event::OpDone{snapshots[0].op, false, 0, ""});
+  EXPECT_FALSE(Detached().held) << "others hold all shards of that round";
+}
+
 // Its shard is of version 5, the other one is to be taken.
 class HeldBefore : public HoldingsTest {
  protected:
