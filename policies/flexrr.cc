@@ -20,7 +20,8 @@ constexpr Duration kShortestWait = std::chrono::milliseconds(2);
 constexpr int kLooks = 64;
 constexpr int kLooksTogether = 256;  // of news that came meanwhile
 constexpr int kWaits = 16;
-// So often in a round news is looked at as soon as it comes: that costs so many passes' steps.
+// News is looked at as soon as it comes until the passes of a round have seen so many workers, and
+// so many times in any case.
 constexpr std::size_t kStepsAtOnce = 16384;
 constexpr std::size_t kFewestAtOnce = 8;
 
@@ -80,8 +81,8 @@ class Flexrr final : public WorkRule {
       if (alone) return verdict;
     }
     // A look costs a pass over all workers, so it is taken when time has gone by, when a worker has
-    // become free, or when one has answered. Where very many do, all of a 64th of the round are
-    // looked at together: the looks of a round are bounded, whatever the number of workers.
+    // become free, or when one has answered. Where very many do, all the news of a 256th of the
+    // round so far is looked at together, so that the passes of a round do not grow with it.
     news_ = news_ || view.finished > finished_ || view.pending_revokes < pending_revokes_;
     finished_ = view.finished;
     pending_revokes_ = view.pending_revokes;

@@ -74,7 +74,11 @@ std::string Reattachment::Words(std::uint32_t holders, std::uint32_t others) con
   std::string text = fmt::format("the job goes on from round {}, whose parameters {} worker{} held",
                                  chosen_->state.next_round, holders, holders == 1 ? "" : "s");
   if (others > 0) Sometimes<"reattachment: some copy the parameters">();
-  if (others > 0) text += fmt::format("; {} cop{} them", others, others == 1 ? "ies" : "y");
+  if (others > 0 && chosen_->state.next_round == RoundId(0)) {
+    text += fmt::format("; {} begin{} as in a new job", others, others == 1 ? "s" : "");
+  } else if (others > 0) {
+    text += fmt::format("; {} cop{} them", others, others == 1 ? "ies" : "y");
+  }
   return text;
 }
 

@@ -1,6 +1,8 @@
 #include "coordinator/journal/rescue.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <charconv>
@@ -16,6 +18,7 @@
 #include "coordinator/checkpoint/checkpoint_store.h"
 #include "coordinator/checkpoint/safetensors.h"
 #include "coordinator/journal/journal.h"
+#include "coordinator/record/whole_file.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -151,8 +154,11 @@ Result<std::string> Adopt(RunDirectory& directory, const fs::path& path, std::ui
       header->worker, round);
 }
 
-// Shards that lack others (worker/runtime/rescue.h); the line is for people.
+// Shards that lack others (worker/runtime/rescue.h); the line is for people. While a worker adds
+// some, nothing is touched: a list must not outlive its file.
 std::string RemoveShards(const fs::path& folder) {
+  const OwnedFd lock(::open((folder / "rescue.lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (lock.get() < 0 || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};
   std::error_code error;
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder, error)) {

@@ -81,7 +81,7 @@ bool Holdings::OnDecide(const msg::Decide& decide) {
   return true;
 }
 
-// Whoever has said Held applies what was decided by that, also where it was not told so.
+// A holder that has said Held applies what was decided by that, also where it was not told so.
 void Holdings::BeginDetach(const std::optional<HeldParameters>& decided) {
   detaching_ = true;
   if (gather_ && !gather_->copying) EndGather();

@@ -309,6 +309,9 @@ Result<Digest128> DigestOfFile(const RescueState& state, const File& file, const
 // Adds this worker's shards. With the last one the file is complete but for its name.
 Status AddShards(const RescueState& state, const fs::path& partial, const fs::path& list,
                  std::set<std::uint32_t>* shards) {
+  // Of a list whose file is gone nothing is there.
+  std::error_code ignored;
+  if (!fs::exists(partial, ignored)) shards->clear();
   const File file(partial, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (file.get() < 0) return Failed(partial, "cannot be created");
   if (Status reserved = Reserve(state, file, partial); !reserved) return reserved;

@@ -433,7 +433,7 @@ class SessionImpl final : public Session {
                       .tensors = {parts_->buffers->parameters()},
                       .state_names = parts_->optimizer->state_names(),
                       .memory = &parts_->buffers->memory()};
-    // Of what lies in a device only shards that are held have memory.
+    // In a device only the shards that are held have memory, so they are read into the host's.
     HeldState* const on_device = parts_->buffers->held();
     state.state_on_host = on_device != nullptr;
     std::vector<std::vector<float>> copies;

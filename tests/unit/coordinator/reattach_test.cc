@@ -339,6 +339,7 @@ TEST(Reattach, WhoHasTheFirstParametersGoesOnAndOthersBeginAnew) {
   s.Hello(1);
   s.Ready(1, false);
   Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("whose parameters 1 worker held; 1 begins as in a new job"));
   EXPECT_THAT(s.text(), HasSubstr("-> 0: Start from its own parameters: plan 0"));
   EXPECT_THAT(s.text(), HasSubstr("-> 1: Start from the seed: plan 0"));
   EXPECT_THAT(s.text(), HasSubstr("worker 1 is in the job from round 0 on"));
@@ -412,12 +413,23 @@ TEST(Reattach, WorkersAreToldWhatWasDecided) {
   EXPECT_EQ(s.Decided(0), before.journal().back().held());
 }
 
-TEST(Reattach, ItGoesOnWhereAllShardsAreHeld) {
+// Of two rounds, both decided.
+std::vector<JournalEntry> DecidedJournal() {
   Story before = ShardedRounds(2);
   TellHeld(&before, 1);
-  const HeldParameters held = before.journal().back().held();
-  Story s = Sharded("after", before.journal());
+  return before.journal();
+}
+
+Story SaidHello(const std::vector<JournalEntry>& journal) {
+  Story s = Sharded("after", journal);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  return s;
+}
+
+TEST(Reattach, ItGoesOnWhereAllShardsAreHeld) {
+  const auto journal = DecidedJournal();
+  const HeldParameters held = journal.back().held();
+  Story s = SaidHello(journal);
   s.ReadyWith(0, held, {0, 1});
   s.ReadyWith(1, held, {1, 2});
   s.Ready(2, false);  // it has nothing
@@ -429,14 +441,12 @@ TEST(Reattach, ItGoesOnWhereAllShardsAreHeld) {
 }
 
 TEST(Reattach, WithoutAShardItDoesNotGoOn) {
-  Story before = ShardedRounds(2);
-  TellHeld(&before, 1);
-  const HeldParameters held = before.journal().back().held();
-  Story s = Sharded("after", before.journal());
-  for (std::uint32_t w : {0u, 1u, 2u}) s.Hello(w);
+  const auto journal = DecidedJournal();
+  const HeldParameters held = journal.back().held();
+  Story s = SaidHello(journal);
   s.ReadyWith(0, held, {0, 1});
   s.ReadyWith(1, held, {0, 1});
-  s.ReadyWith(2, before.journal().front().held(), {2});
+  s.ReadyWith(2, journal.front().held(), {2});
   for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
   EXPECT_THAT(s.text(), HasSubstr("the workers together do not hold the parameters of the job "
                                   "before, and no checkpoint was written"));

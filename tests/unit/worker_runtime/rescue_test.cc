@@ -3,8 +3,10 @@
 
 #include "worker/runtime/rescue.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -25,6 +27,7 @@
 #include "coordinator/checkpoint/checkpoint_store.h"
 #include "coordinator/journal/journal.h"
 #include "coordinator/journal/rescue.h"
+#include "coordinator/record/whole_file.h"
 #include "coordinator/record/write_json.h"
 #include "tests/temp_folder.h"
 #include "worker/memory/host_memory.h"
@@ -310,6 +313,26 @@ TEST_F(RescueShardsTest, VersionsAreNotMixed) {
               HasSubstr("workers have saved shards of the optimizer's state there, and "
                         "not all of them"));
   EXPECT_TRUE(Adopt().line.empty()) << "they are gone";
+}
+
+// Else zeros would be taken for the shards that the list names.
+TEST_F(RescueShardsTest, AListWithoutItsFileCountsForNothing) {
+  ASSERT_THAT(Save(ShardsOf(Entry(3).held(), 0)), HasSubstr("2 of 3 shards"));
+  fs::remove(run_ / "rescue-shards-1-3-0.partial");
+  EXPECT_THAT(Save(ShardsOf(Entry(3).held(), 1)), HasSubstr("2 of 3 shards"));
+  EXPECT_FALSE(fs::exists(file_));
+}
+
+TEST_F(RescueShardsTest, NothingIsRemovedWhileAWorkerAddsShards) {
+  ASSERT_THAT(Save(ShardsOf(Entry(3).held(), 0)), HasSubstr("2 of 3 shards"));
+  {
+    const coordinator::OwnedFd lock(::open((run_ / "rescue.lock").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+    EXPECT_TRUE(Adopt().line.empty());
+    EXPECT_TRUE(fs::exists(run_ / "rescue-shards-1-3-0.partial"));
+  }
+  EXPECT_FALSE(Adopt().line.empty());
+  EXPECT_FALSE(fs::exists(run_ / "rescue-shards-1-3-0.partial"));
 }
 
 TEST_F(RescueShardsTest, AListOfAnotherJobCountsForNothing) {
