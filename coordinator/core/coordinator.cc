@@ -100,7 +100,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
 Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::uint32_t min_workers)
     : job_(std::move(start), std::move(policy), min_workers),
       admission_(&job_),
-      reattachment_(&job_),
       formation_(&job_),
       rounds_(&job_),
       streams_(&job_),
@@ -113,13 +112,16 @@ Coordinator::Coordinator(StartParameters start, policies::Policy policy, std::ui
       checkpointer_(&job_),
       ending_(&job_, &rounds_, &evaluation_, &checkpointer_),
       slowdowns_(&job_),
+      notes_(&job_, &rounds_, &checkpointer_, &slowdowns_),
+      beginning_(&job_, &rounds_, &streams_, &initial_broadcast_, &joining_, &checkpointer_,
+                 &notes_),
       draining_(&job_, &rounds_),
       report_(&job_,
               {&formation_, &rounds_, &initial_broadcast_, &evaluation_, &ending_, &slowdowns_}) {
   if (job_.resumed()) evaluation_.GoOnFrom(job_.start.evaluated);
-  if (reattachment_.begun_before()) {
+  if (!job_.start.journal.empty()) {
     slowdowns_.GoOnFrom(job_.start.journal.back().slowdowns);
-    policy_asked_ = job_.start.journal.back().policy;
+    notes_.SetPolicy(job_.start.journal.back().policy);
   }
 }
 
@@ -183,7 +185,7 @@ void Coordinator::AdvanceAll() {
     if (job_.phase() == Phase::kFinished) return;
     if (job_.failure()) return ending_.Finish(JobOutcome::kFailed, *job_.failure());
     if (formation_.Advance()) BeginTraining();
-    if (job_.phase() == Phase::kTraining && !rounds_.begun()) StartRounds();
+    if (job_.phase() == Phase::kTraining && !rounds_.begun()) beginning_.StartRounds();
     // A link that is connected again may make an eviction needless, so links come before the
     // rounds, which judge who reaches whom. Newcomers join at the rounds that were decided.
     relinking_.Advance();
@@ -259,45 +261,7 @@ void Coordinator::Commit(CommitDraft draft) {
   SamplerState after = draft.after.State();
   rounds_.MakeCommit(std::move(draft));
   // A job that was asked to end would not know of that.
-  if (!last || !stopping_) NoteCommit(std::move(after), last);
-}
-
-// The round is not closed, and may get another attempt, of which there is another entry then. With
-// the last one of a job nobody goes on; it tells which round a rescue file is of.
-void Coordinator::NoteCommit(SamplerState after, bool last) {
-  const CommittedRound& round = *rounds_.committed();
-  JournalEntry entry;
-  entry.attempt = round.commit().attempt;
-  entry.state = checkpointer_.StateAfter(round.commit(), std::move(after));
-  const ClosedRound as_closed{.round = round,
-                              .digest = std::nullopt,
-                              .follows = !last,
-                              .epochs = entry.state.sampler.epoch.value};
-  entry.record = std::make_shared<const RoundRecord>(MakeRecord(job_, as_closed));
-  AddTotals(*entry.record, as_closed.epochs, &entry.state.totals);
-  if (last) entry.state.totals.samples_dropped += rounds_.sampler().given_back();
-  Note(std::move(entry));
-}
-
-// Before anybody hears that it is decided, as the journal is written before a step's sends.
-void Coordinator::NoteDecision() {
-  const CommittedRound* round = rounds_.committed();
-  if (round == nullptr || !round->decided() || !noted_ || noted_->decided) return;
-  if (noted_->attempt != round->commit().attempt ||
-      noted_->state.next_round != round->round().Next()) {
-    return;
-  }
-  JournalEntry entry = *noted_;
-  entry.decided = true;
-  Note(std::move(entry));
-}
-
-void Coordinator::Note(JournalEntry entry) {
-  entry.term = job_.start.term;
-  entry.policy = policy_asked_;
-  entry.slowdowns = slowdowns_.Asked();
-  noted_ = std::make_shared<const JournalEntry>(std::move(entry));
-  job_.Emit(Journal{noted_});
+  if (!last || !stopping_) notes_.OnCommit(std::move(after), last);
 }
 
 // The shell hears of it before other parts: its record comes before any file about it.
@@ -377,9 +341,11 @@ bool Coordinator::MayHandOver() const {
   const JobConfig& config = job_.start.config;
   // No entry tells of the last commit.
   const CommittedRound* last = rounds_.committed();
-  if (last != nullptr && noted_ && noted_->state.next_round <= last->round()) return false;
-  return config.job.coordinator_timeout_s != 0 && !stopping_ && noted_ &&
-         !IsAtEnd(noted_->state, config.job);
+  const JournalEntry* noted = notes_.last();
+  if (noted == nullptr || (last != nullptr && noted->state.next_round <= last->round())) {
+    return false;
+  }
+  return config.job.coordinator_timeout_s != 0 && !stopping_ && !IsAtEnd(noted->state, config.job);
 }
 
 // Its slot is freed before the parts hear of it, so that no part counts it any more.
@@ -439,14 +405,14 @@ void Coordinator::BeginTraining() {
              connections);
   }
   NoteBrokenLinks();
-  ChooseState();
-  if (finished()) return;
-  for (const Member& member : job_.members.all()) {
-    if (!member.connected() || member.state != MemberState::kForming) continue;
-    if (job_.resumed() && held_ == nullptr) streams_.Begin(member);
+  if (std::optional<std::string> why = beginning_.WhyNotToLead()) {
+    job_.phase.Enter(Phase::kFinished);
+    return job_.Emit(Abandon{*std::move(why)});
   }
-  if (!job_.resumed() && job_.agreed().own_parameters) initial_broadcast_.Begin();
-  StartRounds();
+  if (const std::optional<Totals> totals = beginning_.ChooseState()) {
+    job_.closed.Write().totals = *totals;
+  }
+  beginning_.StartRounds();
 }
 
 // As if both ends had reported the break now: the rounds do without such a link, and it is tried
@@ -463,137 +429,6 @@ void Coordinator::NoteBrokenLinks() {
       }
     }
   }
-}
-
-// Of the newest entry nobody may be left who holds it: then it is an older one, whose rounds are
-// the last ones, or the checkpoint.
-void Coordinator::ChooseState() {
-  if (!reattachment_.begun_before()) return;
-  if (const Member* beyond = job_.start.journal_followed ? reattachment_.Beyond() : nullptr) {
-    job_.phase.Enter(Phase::kFinished);
-    return job_.Emit(Abandon{fmt::format(
-        "worker {} holds the parameters before round {}, and the journal that this standby has "
-        "followed ends before round {}: it is not complete, so this coordinator does not lead",
-        beyond->id.worker, beyond->ready.held->next, job_.start.journal.back().state.next_round)});
-  }
-  held_ = reattachment_.Choose();
-  if (held_ == nullptr && !job_.start.resume && BeginsAnew()) return;
-  if (held_ == nullptr && !job_.start.resume) {
-    return job_.Fail(fmt::format(
-        "{} the parameters of the job before, and no checkpoint was written", NobodyHolds()));
-  }
-  if (held_ == nullptr) {
-    Sometimes<"reattachment: from the checkpoint, as nobody holds an entry">();
-    job_.Log(LogLevel::kWarning,
-             "{} the parameters of the job before: it goes on from its checkpoint{}", NobodyHolds(),
-             job_.saved_round() ? fmt::format(" after round {}", *job_.saved_round()) : "");
-  }
-  const JobState& state = held_ != nullptr ? held_->state : *job_.start.resume;
-  if (job_.resumed()->next_round != state.next_round) job_.Emit(CutRecords{state});
-  job_.resumed.Write() = state;
-  job_.closed.Write().totals = state.totals;
-}
-
-// Nobody holds anything of a job that had committed one round at most: all begin with the seed's
-// parameters once more. Parameters that a worker has drawn itself are lost.
-bool Coordinator::BeginsAnew() {
-  const auto& journal = job_.start.journal;
-  const JournalEntry& first = journal.front();
-  if (first.state.next_round != RoundId(0) || journal.back().state.next_round > RoundId(1)) {
-    return false;
-  }
-  if (!Admission::BeginAlikeAnew(&job_)) return false;
-  Sometimes<"reattachment: from the seed, as nobody holds an entry">();
-  job_.Log(LogLevel::kWarning, "{} the parameters of the job before: it begins anew",
-           NobodyHolds());
-  if (job_.resumed()->next_round != RoundId(0)) job_.Emit(CutRecords{first.state});
-  job_.resumed.Write().reset();
-  job_.closed.Write().totals = first.state.totals;
-  return true;
-}
-
-const char* Coordinator::NobodyHolds() const {
-  return job_.sharded() ? "the workers together do not hold" : "no worker holds";
-}
-
-// With a checkpoint, or one worker's parameters: once all have them. All that were formed are live
-// from now on, and have the same parameters.
-void Coordinator::StartRounds() {
-  if (job_.failure() || rounds_.begun() || streams_.busy() || initial_broadcast_.busy()) return;
-  std::uint32_t count = 0;
-  for (Member& member : job_.members.all()) {
-    if (!member.connected() || member.state != MemberState::kForming) continue;
-    if (held_ != nullptr && !reattachment_.Holds(member)) continue;
-    job_.members.SetState(member, MemberState::kLive, job_.now());
-    ++count;
-  }
-  if (count == 0) return job_.Fail("all workers left before the first round");
-  const std::uint32_t units = UnitsPerRound(job_.start, job_.policy(), LeastBound(job_.members));
-  const std::uint32_t batch = job_.start.config.job.global_batch;
-  // The sampler goes on at the sample where the checkpoint was taken; its round numbers go on, too,
-  // so that rounds.jsonl is one sequence over all runs.
-  if (job_.resumed()) {
-    const JobState& state = *job_.resumed();
-    const StateSource source = held_ != nullptr ? StateSource::kHeld : StateSource::kCheckpoint;
-    joining_.OnBegin(state.next_round, state.next_round == RoundId(0) ? FirstOnceMore() : source);
-    if (held_ != nullptr && job_.sharded()) rounds_.GoOnWith(reattachment_.Holders());
-    rounds_.Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates, source);
-    Note({.term = {}, .attempt = std::nullopt, .state = state, .record = nullptr});
-    if (held_ != nullptr) TakeInOthers(count);
-  } else {
-    const StateSource source = initial_broadcast_.used() ? StateSource::kGiven : StateSource::kSeed;
-    joining_.OnBegin(RoundId(0), source);
-    const Sampler sampler(job_.agreed().train_samples, batch, units);
-    rounds_.Begin(sampler, RoundId(0), 0, source);
-    Note({.term = {},
-          .attempt = std::nullopt,
-          .state = checkpointer_.StateBefore(RoundId(0), 0, sampler.State()),
-          .record = nullptr});
-    WarnOfNoCheckpoint();
-  }
-}
-
-// The job goes on from before its first round, of which nobody copies the state: others get it as
-// in a new job.
-StateSource Coordinator::FirstOnceMore() {
-  const bool given = std::ranges::any_of(job_.members.all(), [](const Member& member) {
-    return member.live() && member.ready.own_parameters;
-  });
-  if (given) initial_broadcast_.GoOnWithHolders();
-  return given ? StateSource::kGiven : StateSource::kSeed;
-}
-
-// Members whose parameters are not those that the job goes on from copy them.
-void Coordinator::TakeInOthers(std::uint32_t holders) {
-  std::uint32_t others = 0;
-  for (const Member& member : job_.members.all()) {
-    if (!member.connected() || member.state != MemberState::kForming) continue;
-    joining_.TakeIn(member);
-    ++others;
-  }
-  job_.Log(LogLevel::kInfo, "{}", reattachment_.Words(holders, others));
-}
-
-// A user who wants checkpoints only at the end has said so.
-void Coordinator::WarnOfNoCheckpoint() {
-  const JobSection& job = job_.start.config.job;
-  const CheckpointSection& checkpoint = job_.start.config.checkpoint;
-  if (checkpoint.every_rounds == 0 && checkpoint.every_epochs == 0) return;
-  if (checkpoint.every_s > 0) return;
-  constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t in_epoch =
-      (job_.agreed().train_samples + job.global_batch - 1) / job.global_batch;
-  const std::uint64_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
-  const std::uint64_t rounds =
-      std::min(job.rounds > 0 ? job.rounds : kNone, epochs > 0 ? epochs * in_epoch : kNone);
-  const std::uint64_t first =
-      std::min(checkpoint.every_rounds > 0 ? checkpoint.every_rounds : kNone,
-               checkpoint.every_epochs > 0 ? checkpoint.every_epochs * in_epoch : kNone);
-  if (rounds < 2 || first < rounds) return;
-  job_.Log(LogLevel::kWarning,
-           "this job of {} rounds writes no checkpoint before its end, so if it fails it starts "
-           "anew: set checkpoint.every_rounds, for example to {}",
-           rounds, std::max<std::uint64_t>(rounds / 10, 1));
 }
 
 void Coordinator::Dispatch(Event event) {
@@ -705,7 +540,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           [&](msg::HoldAnswer& m) { return rounds_.OnHoldAnswer(from, m); },
           [&](msg::Held& m) {
             Status status = rounds_.OnHeld(from, m);
-            NoteDecision();
+            notes_.OnDecision();
             return status;
           },
           [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
@@ -730,7 +565,7 @@ lockstep::Status Coordinator::OnApplied(Member& from, const msg::Applied& messag
 // It holds from now on, and so it does for the next coordinator.
 void Coordinator::OnSlowdownRequested(const SlowdownRequested& event) {
   const Result<std::string> outcome = slowdowns_.Request(event.lines);
-  if (outcome.ok() && noted_ && job_.phase() == Phase::kTraining) Note(*noted_);
+  if (outcome.ok() && job_.phase() == Phase::kTraining) notes_.OnSlowdowns();
   Reply(outcome);
 }
 
@@ -805,7 +640,7 @@ void Coordinator::ReplacePolicy() {
                  "a job changes between local and other rounds");
   job_.policy.Write() = std::move(*next_policy_);
   next_policy_.reset();
-  policy_asked_ = next_policy_name_;
+  notes_.SetPolicy(next_policy_name_);
   // Rules have their own state of the round before, so the new ones begin with a plan of their own.
   // Who was enough to begin with stays enough, so that an exchange never stops the job.
   if (job_.start.config.job.min_workers > 0) return;

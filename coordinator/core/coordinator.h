@@ -18,11 +18,12 @@
 #include "base/messages.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "coordinator/core/beginning.h"
 #include "coordinator/core/checkpointer.h"
 #include "coordinator/core/ending.h"
 #include "coordinator/core/evaluation.h"
 #include "coordinator/core/job_report.h"
-#include "coordinator/core/reattachment.h"
+#include "coordinator/core/journal_notes.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
 #include "coordinator/job/step_io.h"
@@ -99,19 +100,6 @@ class Coordinator {
   bool MayHandOver() const;
   void BeginTraining();
   void NoteBrokenLinks();
-  void StartRounds();
-  // Chooses the state from which the job continues, where an earlier coordinator has left a
-  // journal.
-  void ChooseState();
-  bool BeginsAnew();
-  const char* NobodyHolds() const;
-  StateSource FirstOnceMore();
-  void TakeInOthers(std::uint32_t holders);
-  // Notes the state from which the next coordinator could continue after this commit.
-  void NoteCommit(SamplerState after, bool last);
-  void NoteDecision();
-  void Note(JournalEntry entry);
-  void WarnOfNoCheckpoint();
   // No job waits for its quorum longer than it was told to.
   void EndIfShort();
   Time ShortUntil() const;
@@ -124,7 +112,6 @@ class Coordinator {
   // hears of those behind it. The coordinator itself decides what concerns several parts.
   Job job_;
   Admission admission_;
-  Reattachment reattachment_;
   Formation formation_;
   Pipeline rounds_;
   StateStreams streams_;
@@ -137,13 +124,11 @@ class Coordinator {
   Checkpointer checkpointer_;
   Ending ending_;
   Slowdowns slowdowns_;
+  JournalNotes notes_;
+  Beginning beginning_;
   Draining draining_;
   JobReport report_;
 
-  // That the job goes on from; null: none is, or nobody holds one.
-  const JournalEntry* held_ = nullptr;
-  std::string policy_asked_;                   // at run time, and in force
-  std::shared_ptr<const JournalEntry> noted_;  // last
   // Asked for by an operator; takes the place of job_.policy() between a draft and its commit.
   std::optional<policies::Policy> next_policy_;
   std::string next_policy_name_;

@@ -117,7 +117,7 @@ struct Job {
   JobPhase phase;
   // The state from which the job continues: a checkpoint, or parameters that workers hold. Until
   // all are formed it is the newest of those that may be held.
-  Owned<std::optional<JobState>, class Coordinator> resumed;
+  Owned<std::optional<JobState>, class Beginning> resumed;
   Owned<std::string, class Formation> transport;  // of the whole job, once it is formed
   Owned<Agreement, class Admission> agreed;
   Owned<ClosedAccount, class Coordinator> closed;

@@ -52,6 +52,9 @@ struct JournalEntry {
   // The run-time requests that are in force: a policy's name, SPECs of slow-downs, one a line.
   std::string policy = {};
   std::string slowdowns = {};
+  // Those that the next coordinator waits for, ascending: all but newcomers that are not ready.
+  // Empty: an earlier version has not noted them.
+  std::vector<WorkerId> members = {};
   // With optimizer.replicas: all holders had the sums, and were or are to be told to apply them.
   bool decided = false;
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "base/job_options.h"
 #include "base/regular_file.h"
 #include "coordinator/checkpoint/checkpoint_manifest.h"
 #include "coordinator/record/json_numbers.h"
@@ -57,6 +58,34 @@ Term TermIn(const Json& json) {
   return Term(CountFrom<std::uint32_t>(Member(json, "term"), "term"));
 }
 
+// As ranges, [[0, 4], [6, 7]]: nearly always it is one.
+Json MembersJson(const std::vector<WorkerId>& members) {
+  Json ranges = Json::array();
+  for (const WorkerId member : members) {
+    if (ranges.empty() || ranges.back()[1] != member.value) {
+      ranges.push_back({member.value, member.value});
+    }
+    ranges.back()[1] = member.value + 1;
+  }
+  return ranges;
+}
+
+std::vector<WorkerId> MembersFrom(const Json& ranges) {
+  std::vector<WorkerId> members;
+  if (!ranges.is_array()) throw JsonRangeError("members is no list");
+  std::uint32_t next = 0;
+  for (const Json& range : ranges) {
+    if (!range.is_array() || range.size() != 2) throw JsonRangeError("members has no range");
+    const auto from = CountFrom<std::uint32_t>(range[0], "members");
+    const auto to = CountFrom<std::uint32_t>(range[1], "members");
+    if (from < next || to <= from || to > kMaxWorkers) {
+      throw JsonRangeError(fmt::format("members has the range {} to {}", from, to));
+    }
+    for (next = from; next < to; ++next) members.push_back(WorkerId(next));
+  }
+  return members;
+}
+
 // `lasting`: of the entries before it; taken over where this one brings its own.
 Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
   JournalEntry entry;
@@ -81,6 +110,9 @@ Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
     }
     entry.policy = TextIn(json, "policy");
     entry.slowdowns = TextIn(json, "slowdowns");
+    if (const auto members = json.find("members"); members != json.end()) {
+      entry.members = MembersFrom(*members);
+    }
     if (const auto decided = json.find("decided"); decided != json.end()) {
       if (!decided->is_boolean()) return Wrong("decided is neither true nor false");
       entry.decided = decided->get<bool>();
@@ -191,6 +223,7 @@ std::string JournalFile::LineOf(const JournalEntry& entry, bool lasting) const {
       {"policy", entry.policy},
       {"slowdowns", entry.slowdowns},
   };
+  if (!entry.members.empty()) json["members"] = MembersJson(entry.members);
   if (entry.decided) json["decided"] = true;
   if (lasting) json["job"] = LastingToJson(entry.state);
   // The record is text already, and by far the longest of it.

@@ -21,7 +21,27 @@ Formation::Formation(Job* job)
     : job_(job),
       answered_(job->members.slots()),
       reached_(job->members.slots(), job->members.slots()),
-      missed_before_(job->members.slots()) {}
+      missed_before_(job->members.slots()) {
+  if (job->start.journal.empty()) return;
+  const std::vector<WorkerId>& members = job->start.journal.back().members;
+  if (members.empty()) return;
+  awaited_.assign(job->members.slots(), false);
+  for (const WorkerId worker : members) {
+    if (worker.value < awaited_.size()) awaited_[worker.value] = true;
+  }
+}
+
+bool Formation::Awaits(WorkerId worker) const { return awaited_.empty() || awaited_[worker.value]; }
+
+bool Formation::AllAreReady() const {
+  if (awaited_.empty()) {
+    return job_->members.Count(MemberState::kReady) >= job_->start.BeginWith();
+  }
+  return std::ranges::all_of(job_->members.all(), [this](const Member& member) {
+    return !awaited_[member.id.worker.value] ||
+           (member.connected() && member.state == MemberState::kReady);
+  });
+}
 
 std::vector<Member*> Formation::Participants() const {
   std::vector<Member*> participants;
@@ -33,14 +53,15 @@ std::vector<Member*> Formation::Participants() const {
 }
 
 std::string Formation::Missing() const {
-  if (job_->start.elastic()) {
+  if (job_->start.elastic() && awaited_.empty()) {
     return fmt::format("{} of {} workers are ready", job_->members.Count(MemberState::kReady),
                        job_->start.BeginWith());
   }
   std::string text;
   std::uint32_t count = 0;
   for (const Member& member : job_->members.all()) {
-    if (member.state == MemberState::kReady || ++count > kNamed) continue;
+    if (member.state == MemberState::kReady || !Awaits(member.id.worker)) continue;
+    if (++count > kNamed) continue;
     const char* why = member.state == MemberState::kLost ? "is not there" : "is not ready";
     text += fmt::format("{}worker {} {}", text.empty() ? "" : ", ", member.id.worker, why);
   }
@@ -79,8 +100,8 @@ void Formation::Gather() {
   const std::uint32_t ready = job_->members.Count(MemberState::kReady);
   const bool late = job_->now() >= join_deadline_;
   const bool begins = late || (job_->now() >= begin_deadline_ && !AwaitsJoining(ready));
-  const std::uint32_t all = job_->start.BeginWith();
-  if (ready == 0 || (ready < all && !begins)) {
+  const bool all = AllAreReady();
+  if (ready == 0 || (!all && !begins)) {
     if (late && ready == 0) job_->Fail(fmt::format("no worker joined in time: {}", Missing()));
     return;
   }
@@ -91,11 +112,14 @@ void Formation::Gather() {
     return;
   }
   if (!Admission::AgreeOnData(job_)) return;
-  if (ready < all) {
+  if (!all) {
+    const std::string workers = awaited_.empty()
+                                    ? fmt::format("of {} workers", job_->start.BeginWith())
+                                    : std::string(ready == 1 ? "worker" : "workers");
     job_->Log(LogLevel::kWarning,
-              "the job starts with {} of {} workers: {} after {} ({}); a later worker joins the "
+              "the job starts with {} {}: {} after {} ({}); a later worker joins the "
               "rounds",
-              ready, all, Missing(),
+              ready, workers, Missing(),
               late ? FormatDurationSeconds(job_->start.config.job.join_timeout_s)
                    : FormatDurationSeconds(Seconds(job_->timeout)),
               late ? "job.join_timeout" : "liveness.timeout");
@@ -120,12 +144,12 @@ bool Formation::AwaitsJoining(std::uint32_t ready) {
   }
   if (count > kNamed) joining += fmt::format(" and {} others", count - kNamed);
   if (count > 0 && ready >= job_->min_workers() && !std::exchange(said_joining_, true)) {
-    job_->Log(
-        LogLevel::kInfo,
-        "{} of {} workers are ready after {} (liveness.timeout). The job waits on for worker {}, "
-        "which has connected and is not ready, for at most {} (job.join_timeout) in all",
-        ready, job_->members.slots(), FormatDurationSeconds(Seconds(job_->timeout)), joining,
-        FormatDurationSeconds(job_->start.config.job.join_timeout_s));
+    job_->Log(LogLevel::kInfo,
+              "{} {} ready after {} (liveness.timeout). The job waits on for worker {}, "
+              "which has connected and is not ready, for at most {} (job.join_timeout) in all",
+              ready, ready == 1 ? "worker is" : "workers are",
+              FormatDurationSeconds(Seconds(job_->timeout)), joining,
+              FormatDurationSeconds(job_->start.config.job.join_timeout_s));
   }
   return count > 0;
 }

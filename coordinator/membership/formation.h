@@ -1,11 +1,12 @@
 // The job's beginning: workers gather, connect to each other over one transport for the whole job.
 //
-// Decides when gathering ends: all are ready, or the join timeout is over and job.min_workers are
-// ready. Decides the job's transport, and whether all members reach each other over it; if not, it
-// tries the next transport. With the last one who misses the most others is put out while
-// job.min_workers and more than half are left, else the job fails. In: members that become ready or
-// are lost, Reached, time. Out: Form orders, the job's phase and transport, evictions of who does
-// not answer or is not reached, the job's failure with the pair that cannot connect.
+// Decides when gathering ends: all are ready (of an earlier coordinator's job all that were in it),
+// or the join timeout is over and job.min_workers are ready. Decides the job's transport, and
+// whether all members reach each other over it; if not, it tries the next transport. With the last
+// one who misses the most others is put out while job.min_workers and more than half are left, else
+// the job fails. In: members that become ready or are lost, Reached, time. Out: Form orders, the
+// job's phase and transport, evictions of who does not answer or is not reached, the job's failure
+// with the pair that cannot connect.
 //
 // A job that goes on with the workers of an earlier coordinator begins although some pairs do not
 // reach each other: the rounds avoid these links (BrokenPairs).
@@ -44,6 +45,8 @@ class Formation {
 
  private:
   void Gather();
+  bool Awaits(WorkerId worker) const;
+  bool AllAreReady() const;                 // that are waited for
   bool AwaitsJoining(std::uint32_t ready);  // says so, once
   void ChooseTransports();
   void Form();
@@ -58,6 +61,9 @@ class Formation {
   std::string Missing() const;  // of many the first ones
 
   Job* job_;
+  // Those that were in the job of an earlier coordinator, by slot: the job goes on as soon as they
+  // are ready. Empty: any so many as it begins with.
+  std::vector<bool> awaited_;
   Time join_deadline_ = kNever;  // from the first Advance on
   // At this time the job starts with the ready workers, if they are enough and nobody else has
   // connected. When a job continues with its workers, those that are there find it sooner than

@@ -132,6 +132,70 @@ class Takeover(ClusterTest):
             self.assertIn("worker 2 is not there after 2s (liveness.timeout)", job.log("coordinator"))
             check_epochs(self, job.rounds(), 2048)
 
+    def test_who_was_lost_before_is_not_waited_for(self):
+        with Job(3, PACED, job__rounds=ENDLESS, job__min_workers=1) as job:
+            job.start()
+            job.wait_for_rounds(10)
+            job.processes["worker2"].kill()
+            wait_for("worker 2 to be out", lambda: "worker 2 is out" in job.log("coordinator"))
+            job.wait_for_rounds(len(job.rounds()) + 5)
+            kill(job)
+            take_over(job)
+            job.wait_for_rounds(len(job.rounds()) + 10)
+            job.interrupt()
+            self.assertIn("whose parameters 2 workers held", job.log("coordinator"))
+            self.assertNotIn("worker 2 is not there", job.log("coordinator"))
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_a_job_that_has_grown_goes_on_with_all_of_it(self):
+        with Job(2, PACED, job__rounds=ENDLESS, job__max_workers=5, job__min_workers=1) as job:
+            job.start()
+            for worker in range(2, 5):
+                job.start_worker(worker)
+            for worker in range(5):
+                job.wait_for_contribution(worker, 0)
+            kill(job)
+            take_over(job)
+            job.wait_for_rounds(len(job.rounds()) + 10)
+            job.interrupt()
+            self.assertIn("whose parameters 5 workers held", job.log("coordinator"))
+            self.assertNotIn("cop", job.log("coordinator").partition("parameters 5 workers held")[2].splitlines()[0])
+            check_epochs(self, job.rounds(), 2048)
+
+    def test_deaths_while_workers_die_and_join_lose_no_sample(self):
+        deaths = 20
+        with Job(4, PACED, job__rounds=ENDLESS, job__max_workers=6, job__min_workers=1, liveness__timeout="2s") as job:
+            job.start()
+            names = {worker: f"worker{worker}" for worker in range(4)}
+            for death in range(deaths):
+                job.wait_for_rounds(len(job.rounds()) + 6)
+                victim = death % len(names)
+                with self.subTest(death=death, victim=victim):
+                    # By turns the worker dies before, with and after the coordinator; another one comes in its place.
+                    process = job.processes[names[victim]]
+                    if death % 3 == 0:
+                        process.kill()
+                        process.wait()
+                    kill(job)
+                    if death % 3 == 1:
+                        process.kill()
+                        process.wait()
+                    take_over(job)
+                    if death % 3 == 2:
+                        process.kill()
+                        process.wait()
+                    names[victim] = f"worker{victim}-{death}"
+                    job.start_worker(victim, name=names[victim])
+                    if death == deaths // 2:
+                        for more in (4, 5):
+                            names[more] = f"worker{more}"
+                            job.start_worker(more)
+                    job.wait_for_contribution(victim, len(job.rounds()))
+            job.interrupt()
+            rounds = job.rounds()
+            self.assertEqual([line["round"] for line in rounds], list(range(len(rounds))))
+            check_epochs(self, rounds, 2048)
+
     def test_what_was_asked_for_at_run_time_stays(self):
         with Job(2, PACED, job__rounds=ENDLESS, coordinator_args=["--http", "127.0.0.1:0"]) as job:
             job.start()

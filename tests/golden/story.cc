@@ -19,6 +19,7 @@ constexpr Duration kStep = std::chrono::milliseconds(1);
 Story::Story(std::string title, StoryOptions options) : options_(std::move(options)) {
   StartParameters start;
   start.workers = options_.workers;
+  start.begin_workers = options_.begin_workers;
   start.job_id = "story";
   start.config.policy.name = options_.policy;
   if (options_.replicas) start.config.optimizer.replicas = *options_.replicas;

@@ -13,6 +13,7 @@ namespace lockstep::coordinator {
 
 struct StoryOptions {
   std::uint32_t workers = 3;
+  std::uint32_t begin_workers = 0;  // 0: all of them
   std::string policy = "full";
   std::uint32_t min_workers = 1;
   double quorum_timeout_s = 1800;

@@ -50,6 +50,7 @@ JournalEntry Entry(std::uint64_t next, std::optional<std::uint32_t> attempt = 0,
   }
   entry.policy = "flexrr";
   entry.slowdowns = "worker=1,factor=2\n";
+  entry.members = {WorkerId(0), WorkerId(1), WorkerId(5)};
   return entry;
 }
 
@@ -95,6 +96,7 @@ TEST_F(JournalTest, ComesBackAsItWas) {
   EXPECT_EQ(entry.record->contributors.front().ranges, (std::vector<SampleRange>{{0, 10}}));
   EXPECT_EQ(entry.policy, "flexrr");
   EXPECT_EQ(entry.slowdowns, "worker=1,factor=2\n");
+  EXPECT_EQ(entry.members, wanted.members);
 }
 
 TEST_F(JournalTest, AnotherAttemptTakesThePlaceOfTheOneBefore) {

@@ -157,6 +157,44 @@ TEST(Reattach, WhoIsThereGoesOnAfterOneTimeOut) {
   EXPECT_THAT(s.text(), HasSubstr("goes on from round 3"));
 }
 
+// Worker 1 was lost before the coordinator died. Nobody waits for it.
+TEST(Reattach, WhoWasLostBeforeIsNotWaitedFor) {
+  Story before("before", {.workers = 3, .min_workers = 1});
+  before.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) before.Sealed(w);
+  before.AllPublishAndApply({0, 1, 2});
+  before.Die(1);
+  for (std::uint32_t w : {0u, 2u}) before.Sealed(w);
+  before.AllPublishAndApply({0, 2});
+  const std::vector<JournalEntry> journal = before.journal();
+  ASSERT_EQ(journal.back().members, (std::vector{WorkerId(0), WorkerId(2)}));
+  Story s("after", {.workers = 3, .min_workers = 1, .transport = "tcp", .journal = journal});
+  s.Hello(0, 0);
+  s.ReadyWith(0, journal.back().held());
+  EXPECT_THAT(s.text(), Not(HasSubstr("form")));
+  s.Hello(2, 2);
+  s.ReadyWith(2, journal.back().held());
+  for (std::uint32_t w : {0u, 2u}) s.Reached(w);
+  EXPECT_THAT(s.text(), HasSubstr("whose parameters 2 workers held"));
+}
+
+// The job has grown: it goes on with all that it has, not with so many as it began with.
+TEST(Reattach, AllMembersOfAJobThatHasGrownAreWaitedFor) {
+  std::vector<JournalEntry> journal = JournalOf(3, 3);
+  Story s(
+      "after",
+      {.workers = 3, .begin_workers = 2, .min_workers = 1, .transport = "tcp", .journal = journal});
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w, w);
+    s.ReadyWith(w, journal.back().held());
+  }
+  EXPECT_THAT(s.text(), Not(HasSubstr("form")));
+  s.Hello(2, 2);
+  s.ReadyWith(2, journal.back().held());
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  EXPECT_THAT(s.text(), HasSubstr("whose parameters 3 workers held"));
+}
+
 // Worker 1 is there, and reads its data.
 TEST(Reattach, WhoHasConnectedIsWaitedFor) {
   const auto journal = JournalOf(3);
@@ -169,7 +207,7 @@ TEST(Reattach, WhoHasConnectedIsWaitedFor) {
     for (std::uint32_t w : {0u, 1u}) s.Pong(w);
   }
   EXPECT_THAT(s.text(),
-              HasSubstr("1 of 2 workers are ready after 10s (liveness.timeout). The job "
+              HasSubstr("1 worker is ready after 10s (liveness.timeout). The job "
                         "waits on for worker 1, which has connected and is not ready, for "
                         "at most 60s (job.join_timeout) in all"));
   EXPECT_THAT(s.text(), Not(HasSubstr("the job starts with")));
@@ -188,7 +226,7 @@ TEST(Reattach, WhoHasConnectedAndIsNeverReadyIsNotWaitedForLonger) {
     s.Wait(2);
     for (std::uint32_t w : {0u, 1u}) s.Pong(w);
   }
-  EXPECT_THAT(s.text(), HasSubstr("the job starts with 1 of 2 workers: worker 1 is not ready after "
+  EXPECT_THAT(s.text(), HasSubstr("the job starts with 1 worker: worker 1 is not ready after "
                                   "60s (job.join_timeout)"));
   s.Reached(0);
   EXPECT_THAT(s.text(), HasSubstr("goes on from round 3, whose parameters 1 worker held"));
