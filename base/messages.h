@@ -270,6 +270,7 @@ struct Welcome {
   // With optimizer.replicas: the newest state that the coordinator before has decided on. Some
   // holders may not have heard of that (Decide); the commit of its last round was sent to all.
   std::optional<HeldParameters> decided = std::nullopt;
+  bool takes_costs = false;  // msg::Costs
   bool operator==(const Welcome&) const = default;
 };
 
@@ -851,11 +852,22 @@ struct Audited {
   bool operator==(const Audited&) const = default;
 };
 
+// What the samples of an epoch cost, beside each other: positions from `from` on, in order. One of
+// the workers tells it for all, in pieces one behind the other. It decides only who computes what.
+struct Costs {
+  static constexpr std::size_t kMost = 65536;  // samples in a message
+  Epoch epoch;
+  std::uint64_t from = 0;
+  double scale = 1;              // of one of the numbers; > 0
+  std::vector<std::byte> costs;  // 16-bit numbers, the lower byte first
+  bool operator==(const Costs&) const = default;
+};
+
 using FromWorker =
     std::variant<Hello, Ready, Reached, Progress, Sealed, Receipts, Revoked, Published, Applied,
                  HoldAnswer, Behind, Level, Unreachable, EvaluationResult, StateChunk, Final, Leave,
                  Pong, Copied, CheckpointTaken, ReplicaDigest, Held, StopAsked, NotFinite, Away,
-                 Back, Given, Noted, Audited>;
+                 Back, Given, Noted, Audited, Costs>;
 
 }  // namespace msg
 

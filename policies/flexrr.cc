@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ struct Promise {
   WorkerId from;
   WorkerId to;
   std::uint32_t units = 0;
+  double cost = 0;  // theirs, in usual units
 };
 
 // Units that a worker got by a hand-over and has not reported as begun. It may be about to begin
@@ -175,7 +177,7 @@ class Flexrr final : public WorkRule {
       const auto to = find(promise.to);
       if (to == view.workers.end() || to->member.worker != promise.to) continue;
       WorkerEstimate& helper = estimates_[static_cast<std::size_t>(to - view.workers.begin())];
-      const Duration more = helper.start_cost + helper.Step() * promise.units;
+      const Duration more = helper.start_cost + helper.Steps(promise.units, promise.cost);
       helper.end += more;
       helper.promised += more;
       helper.start_cost = {};
@@ -188,6 +190,7 @@ class Flexrr final : public WorkRule {
   // as it makes the round shorter, within its next hand-over.
   void HandOver(const RoundView& view, WorkVerdict* verdict) {
     helpers_.Begin(view, estimates_, options_.group_size);
+    move_costs_.assign(verdict->moves.size(), 0);
     late_.clear();
     for (std::size_t i = 0; i < estimates_.size(); ++i) {
       if (estimates_[i].movable == 0 || IsExcluded(i)) continue;
@@ -219,27 +222,31 @@ class Flexrr final : public WorkRule {
       const std::optional<std::size_t> helper = helpers_.Earliest(helpee);
       if (!helper) break;
       WorkerEstimate& quick = estimates_[*helper];
+      const std::uint32_t last = from.units_given - 1 - moved;
+      const double cost = CostOf(from, last, last + 1);
       // Half a unit more: among equals the last unit would go to and fro.
-      const Time done = quick.end + quick.start_cost + quick.Step() * 3 / 2;
+      const Time done = quick.end + quick.start_cost + quick.Steps(1, cost) * 3 / 2;
       if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
-      quick.end += quick.start_cost + quick.Step();
+      quick.end += quick.start_cost + quick.Steps(1, cost);
       quick.start_cost = {};
-      helpers_.GaveOne(*helper);
-      slow.end -= slow.Step();
+      helpers_.GaveOne(*helper, cost);
+      slow.end -= slow.Steps(1, cost);
       const WorkerId to = view.workers[*helper].member.worker;
       const auto same =
           std::find_if(verdict->moves.begin() + static_cast<std::ptrdiff_t>(first_move),
                        verdict->moves.end(), [&](const MoveUnits& m) { return m.to == to; });
       if (same != verdict->moves.end()) {
         ++same->units;
+        move_costs_[static_cast<std::size_t>(same - verdict->moves.begin())] += cost;
       } else {
         verdict->moves.push_back({from.member.worker, to, 1});
+        move_costs_.push_back(cost);
       }
     }
     if (moved == 0) return;
     for (std::size_t i = first_move; i < verdict->moves.size(); ++i) {
       const MoveUnits& move = verdict->moves[i];
-      promises_.push_back({move.from, move.to, move.units});
+      promises_.push_back({move.from, move.to, move.units, move_costs_[i]});
       const auto to = std::ranges::lower_bound(
           view.workers, move.to, {}, [](const WorkerView& other) { return other.member.worker; });
       Received& received = ReceivedBy(*to);
@@ -275,7 +282,9 @@ class Flexrr final : public WorkRule {
 
   // The rest of the run that it is in, by its usual unit times; below zero where it is overdue.
   static Duration ExpectedRest(const WorkerView& worker, Time now, const WorkerEstimate& estimate) {
-    return RunTime(worker, InHand(worker), estimate.unit_time) - (now - worker.progressed_at);
+    const Duration run =
+        RunTime(worker, worker.units_done, worker.units_done + InHand(worker), estimate.unit_time);
+    return run - (now - worker.progressed_at);
   }
 
   bool IsExcluded(std::size_t worker) const { return excluded_ != nullptr && (*excluded_)[worker]; }
@@ -284,7 +293,8 @@ class Flexrr final : public WorkRule {
   // does not show as begun: it may still be in a unit of an earlier round. It answers what is true.
   static std::uint32_t Movable(const WorkerView& worker, Time now, Duration unit_time) {
     const bool overdue =
-        now - worker.progressed_at > RunTime(worker, InHand(worker) + 1, unit_time);
+        now - worker.progressed_at >
+        RunTime(worker, worker.units_done, worker.units_done + InHand(worker) + 1, unit_time);
     return worker.units_given -
            (overdue ? std::max(worker.units_taken, worker.units_done) : Begun(worker));
   }
@@ -352,7 +362,7 @@ class Flexrr final : public WorkRule {
         delivered = std::max(delivered, *worker.finished_at);
       } else {
         late.push_back(i);
-        units_late += worker.units_given;
+        units_late += Worth(worker);
       }
     }
     // Where all others have sealed both of their parts nobody can take over: a later round has the
@@ -368,7 +378,7 @@ class Flexrr final : public WorkRule {
     const Duration delivery = Delivery(view);
     for (const std::size_t i : late) {
       const WorkerView& worker = view.workers[i];
-      const std::uint32_t units = many ? units_late : worker.units_given;
+      const std::uint32_t units = many ? units_late : Worth(worker);
       const Duration again = RunTime(worker, (units + takers - 1) / takers, usual) + delivery;
       const Time from = LastHeardOf(worker);
       // It may be an owner that is late with them all.
@@ -396,12 +406,20 @@ class Flexrr final : public WorkRule {
     }
   }
 
+  // In usual units.
+  static std::uint32_t Worth(const WorkerView& worker) {
+    if (worker.cost_before.empty()) return worker.units_given;
+    return static_cast<std::uint32_t>(std::ceil(CostOf(worker, 0, worker.units_given)));
+  }
+
   // The time from its last news until a late worker counts as stuck.
   Duration DueIn(const RoundView& view, std::size_t i, Duration usual) {
     const WorkerView& worker = view.workers[i];
-    return std::max(Computed(worker) ? 4 * Delivery(view) + usual
-                                     : RunTime(worker, InHand(worker) + kStuckUnits - 1,
-                                               estimates_[i].unit_time),
+    return std::max(Computed(worker)
+                        ? 4 * Delivery(view) + usual
+                        : RunTime(worker, worker.units_done, worker.units_done + InHand(worker),
+                                  estimates_[i].unit_time) +
+                              (kStuckUnits - 1) * estimates_[i].unit_time,
                     kShortestStuck);
   }
 
@@ -441,6 +459,7 @@ class Flexrr final : public WorkRule {
   std::vector<WorkerEstimate> estimates_;      // parallel to the view's workers
   Helpers helpers_;
   std::vector<Late> late_;
+  std::vector<double> move_costs_;    // of this look's moves, in usual units
   std::optional<Duration> delivery_;  // as Delivery says, once asked for
   Duration usual_delivery_{};         // of earlier rounds
   bool knows_delivery_ = false;

@@ -77,12 +77,12 @@ std::optional<std::size_t> Helpers::Earliest(std::size_t worker) {
   return heap.front().worker;
 }
 
-void Helpers::GaveOne(std::size_t helper) {
+void Helpers::GaveOne(std::size_t helper, double cost) {
   std::vector<Entry>& heap = HeapOf(helper);
   LOCKSTEP_CHECK(!heap.empty() && heap.front().worker == helper, "helper {} is not the earliest",
                  helper);
   std::pop_heap(heap.begin(), heap.end());
-  heap.back().end += (*estimates_)[helper].Step();
+  heap.back().end += (*estimates_)[helper].Steps(1, cost);
   std::push_heap(heap.begin(), heap.end());
 }
 

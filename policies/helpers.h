@@ -28,6 +28,11 @@ struct WorkerEstimate {
   // The part of `end` for units that it is promised and has not got yet.
   Duration promised{};
   Duration Step() const { return unit_time + run_share; }  // by which one unit moves the end
+  // The same of so many units that cost so much, in usual ones.
+  Duration Steps(std::uint32_t units, double cost) const {
+    if (cost == units) return Step() * units;
+    return FromSeconds(Seconds(unit_time) * cost) + run_share * units;
+  }
 };
 
 // Helpers help the workers of their own group: neighbours by worker id. Workers are named by their
@@ -49,8 +54,8 @@ class Helpers {
   // Who would be done first with one unit more, at a tie the first by id. Nobody where that is the
   // worker itself: all others would be done after it then.
   std::optional<std::size_t> Earliest(std::size_t worker);
-  // The worker that Earliest named last has got one unit more.
-  void GaveOne(std::size_t helper);
+  // The worker that Earliest named last has got one unit more, of this cost.
+  void GaveOne(std::size_t helper, double cost);
 
  private:
   struct Entry {

@@ -19,7 +19,11 @@ std::optional<double> MedianRunCost(std::span<const WorkerView> workers) {
 
 // Guided runs are of at most the limit until twice that is left, then of a half of what is left.
 Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_time) {
-  const Duration computed = unit_time * units;
+  Duration computed = unit_time * units;
+  if (!worker.cost_before.empty()) {
+    const std::uint32_t from = worker.units_given - std::min(units, worker.units_given);
+    computed = FromSeconds(Seconds(unit_time) * CostOf(worker, from, worker.units_given));
+  }
   if (units == 0 || RunCostOf(worker) == 0) return computed;
   const std::uint32_t most = worker.runs.units == 0 ? units : worker.runs.units;
   std::uint32_t runs = (units + most - 1) / most;
@@ -32,14 +36,15 @@ Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_
 
 double Progressed(const WorkerView& worker, Time now, Duration unit_time) {
   if (Computed(worker)) return 1;
-  double done = worker.units_done;
+  double done = CostOf(worker, 0, worker.units_done);
   if (unit_time > Duration{}) {
-    const double in_hand = InHand(worker);
-    const double part =
-        Seconds(now - worker.progressed_at) / Seconds(RunTime(worker, InHand(worker), unit_time));
-    done += std::min(part * in_hand, in_hand - 0.1);
+    const std::uint32_t begun = worker.units_done + InHand(worker);
+    const double in_hand = CostOf(worker, worker.units_done, begun);
+    const double part = Seconds(now - worker.progressed_at) /
+                        Seconds(RunTime(worker, worker.units_done, begun, unit_time));
+    done += std::min(part * in_hand, in_hand - std::min(0.1, 0.1 * in_hand));
   }
-  return done / worker.units_given;
+  return done / CostOf(worker, 0, worker.units_given);
 }
 
 Duration MedianUnitTime(const RoundView& view) {

@@ -11,6 +11,13 @@
 
 namespace lockstep::policies {
 
+// What the units [from, to) of its queue cost, in usual units.
+inline double CostOf(const WorkerView& worker, std::uint32_t from, std::uint32_t to) {
+  if (worker.cost_before.empty()) return to - from;
+  const auto last = static_cast<std::uint32_t>(worker.cost_before.size() - 1);
+  return worker.cost_before[std::min(to, last)] - worker.cost_before[std::min(from, last)];
+}
+
 // The cost of one of its runs beside its units, in unit times; 0 where that is not known.
 inline double RunCostOf(const WorkerView& worker) {
   return std::max(worker.run_cost.value_or(0), 0.0);
@@ -28,7 +35,15 @@ inline Duration RunTime(const WorkerView& worker, std::uint32_t units, Duration 
   return unit_time * units + cost;
 }
 
-// The time for so many units of its queue, in as many runs as it uses.
+// The same of the units [from, to) of its queue.
+inline Duration RunTime(const WorkerView& worker, std::uint32_t from, std::uint32_t to,
+                        Duration unit_time) {
+  const Duration run = RunTime(worker, to - from, unit_time);
+  if (worker.cost_before.empty()) return run;
+  return run + FromSeconds(Seconds(unit_time) * (CostOf(worker, from, to) - (to - from)));
+}
+
+// The time for the last so many units of its queue, in as many runs as it uses.
 Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_time);
 
 // Time that one of its units takes now beside its run's cost: the pace of this round, else what is
@@ -67,7 +82,7 @@ inline Time ExpectedEnd(const WorkerView& worker, Time now, Duration unit_time) 
   const std::uint32_t left = worker.units_given - worker.units_done;
   const std::uint32_t in_hand = InHand(worker);
   const Duration spent = now - worker.progressed_at;
-  const Duration usual = RunTime(worker, in_hand, unit_time);
+  const Duration usual = RunTime(worker, worker.units_done, worker.units_done + in_hand, unit_time);
   const Duration rest = spent > usual ? spent - usual : usual - spent;
   return now + rest + QueueTime(worker, left - in_hand, unit_time);
 }

@@ -50,6 +50,9 @@ struct WorkerView {
   std::optional<Time> finished_at;  // all of its units are sealed and delivered; set at the round's
                                     // start when it has no units
   std::vector<PartView> parts;
+  // By position in its queue, and one more: what the units before it cost, in usual units. Empty:
+  // each costs one, as far as anybody knows. Times per unit are those of a usual one.
+  std::vector<double> cost_before;
   // Recent history: its time per unit, as the median of the means of its last three parts, and the
   // exponentially weighted distance of parts from that. Zero while nothing is known.
   Duration unit_time_mean{};
@@ -59,7 +62,7 @@ struct WorkerView {
   RunLimit runs;
   // The most units in a run by the worker's own bound (its memory, say); 0: no bound.
   std::uint32_t most_in_run = 0;
-  // Its sealed units: how long they took, and in how many runs.
+  // Its sealed units: how long they took, as if they had the usual cost, and in how many runs.
   Duration computed{};
   std::uint32_t units_timed = 0;
   std::uint32_t runs_timed = 0;

@@ -545,6 +545,7 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
           },
           [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
           [&](msg::Audited& m) { return rounds_.OnAudited(from, m); },
+          [&](msg::Costs& m) { return rounds_.OnCosts(from, m); },
           [](msg::Noted&) -> Status {
             return Error{ErrorCode::kInvalid, "answers as a standby does"};
           },

@@ -66,7 +66,7 @@ class RunCost {
 struct UnfinishedRun {
   RoundId round;
   Time since;
-  std::uint32_t units = 0;
+  double cost = 0;  // of its units, in usual ones
 };
 
 // Offset of a worker's monotonic clock, from the ping with the shortest way among the recent ones.

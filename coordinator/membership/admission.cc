@@ -282,7 +282,7 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
              msg::Welcome{member->id, job_->start.term, job_->start.job_id, job_->start.job_key,
                           job_->start.config_text, job_->start.workers,
                           (job_->now() + job_->stopped() - job_->start.started).count(),
-                          job_->start.run_id, job_->start.run_dir, standbys_, Decided()});
+                          job_->start.run_id, job_->start.run_dir, standbys_, Decided(), true});
   job_->Ping(*member);
 }
 

@@ -29,7 +29,7 @@ std::string Names(const std::vector<WorkerId>& workers) {
 OpenRound::OpenRound(Job* job, Planner* planner, PlannedRound planned)
     : job_(job),
       planner_(planner),
-      work_(std::move(planned.plan), planned.exact, job->members, job->now()),
+      work_(std::move(planned.plan), planned.exact, planned.costs, job->members, job->now()),
       stopped_before_(job->stopped()),
       moves_(job, &work_),
       receipts_(job) {
@@ -107,7 +107,7 @@ Status OpenRound::OnSealed(Member& from, const msg::Sealed& message) {
     NoteNotFinite(from, sealed);
   }
   from.last_progress = job_->now();
-  NoteTimes(sealed, &from);
+  NoteTimes(sealed, work_, &from);
   work_.SyncHistory(from);
   return {};
 }

@@ -12,13 +12,13 @@ namespace {
 
 // Both ends are by the worker's own clock: a message's delay is no unit's time. Nor is what its run
 // has cost: the units of short runs would seem slower than those of long ones.
-void NoteUnits(const msg::Sealed& sealed, Member* from) {
+void NoteUnits(const msg::Sealed& sealed, const RoundWork& work, Member* from) {
   Duration took{};
   double units = 0;
   for (const UnitTiming& timing : sealed.units) {
     if (timing.end_ns <= timing.start_ns) continue;
     took += Duration(timing.end_ns) - Duration(timing.start_ns);
-    ++units;
+    units += work.CostOf(timing.unit.index);
   }
   if (units == 0) return;
   const std::optional<double> cost = from->RunCostInUnits();
@@ -71,9 +71,9 @@ void BoundTimes(const ClockOffset& clock, Time given, Time now, msg::Sealed* sea
   sealed->sent.since_ns = std::clamp(sealed->sent.since_ns + shift, earliest, latest);
 }
 
-void NoteTimes(const msg::Sealed& sealed, Member* from) {
-  NoteRuns(sealed, &from->run_cost);
-  NoteUnits(sealed, from);
+void NoteTimes(const msg::Sealed& sealed, const RoundWork& work, Member* from) {
+  if (!work.knows_costs()) NoteRuns(sealed, &from->run_cost);
+  NoteUnits(sealed, work, from);
 }
 
 // Were it forgotten, a worker that is always fenced or left out would keep the times of its better
@@ -83,14 +83,16 @@ void NoteUnfinishedRun(const policies::WorkerView& view, RoundId round, Members*
   // Not level: it is still in a run of an earlier round.
   if (member.id != view.member || !view.level || policies::Computed(view)) return;
   if (member.away()) return;  // its absence is no unit's time
-  member.unfinished_run = UnfinishedRun{round, view.progressed_at, policies::InHand(view)};
+  member.unfinished_run = UnfinishedRun{
+      round, view.progressed_at,
+      policies::CostOf(view, view.units_done, view.units_done + policies::InHand(view))};
 }
 
 void NoteEndOfRun(RoundId applied, Time now, Duration application, Member* from) {
   if (!from->unfinished_run || applied < from->unfinished_run->round) return;
   const UnfinishedRun run = *from->unfinished_run;
   from->unfinished_run.reset();
-  const double units = run.units + std::max(from->RunCostInUnits().value_or(0), 0.0);
+  const double units = run.cost + std::max(from->RunCostInUnits().value_or(0), 0.0);
   const Duration unit = FromSeconds(Seconds(now - run.since - application) / units);
   if (unit <= from->unit_times.mean) return;  // late, and no slower than it is known to be
   from->unit_times.Add(unit);

@@ -6,6 +6,7 @@
 #include "base/messages.h"
 #include "base/time.h"
 #include "coordinator/job/members.h"
+#include "coordinator/round/round_work.h"
 #include "policies/policy.h"
 
 namespace lockstep::coordinator {
@@ -17,8 +18,8 @@ namespace lockstep::coordinator {
 // because of our estimate of its clock are moved, not cut.
 void BoundTimes(const ClockOffset& clock, Time given, Time now, msg::Sealed* sealed);
 
-// Adds the part's times to its worker's history.
-void NoteTimes(const msg::Sealed& sealed, Member* from);
+// Adds the part's times to its worker's history, as those of usual units.
+void NoteTimes(const msg::Sealed& sealed, const RoundWork& work, Member* from);
 
 // The round goes on without what the worker has in hand: the run ends later, and says so then.
 void NoteUnfinishedRun(const policies::WorkerView& view, RoundId round, Members* members);

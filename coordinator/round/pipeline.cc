@@ -205,6 +205,11 @@ Status Pipeline::OnAudited(Member& from, const msg::Audited& message) {
   return {};
 }
 
+Status Pipeline::OnCosts(const Member& from, const msg::Costs& message) {
+  if (!sampler_) return Error{ErrorCode::kInvalid, "told costs before the rounds began"};
+  return from.live() ? planner_.OnCosts(from.id, message, *sampler_) : Status();
+}
+
 Status Pipeline::OnNotFinite(Member& from, const msg::NotFinite& message) {
   if (Status status = CheckRound(message.round); !status) return status;
   CommittedRound* round = CommittedAt(message.round);

@@ -92,6 +92,7 @@ class Pipeline {
   Status OnHeld(Member& from, const msg::Held& message);
   Status OnNotFinite(Member& from, const msg::NotFinite& message);
   Status OnAudited(Member& from, const msg::Audited& message);
+  Status OnCosts(const Member& from, const msg::Costs& message);
   void OnCopied(const Member& from, const msg::Copied& message) {
     if (from.live() && committed_) committed_->OnCopied(from, message);
   }

@@ -10,10 +10,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "base/compatibility.h"
 #include "base/routes.h"
+#include "coordinator/round/cost_plan.h"
 #include "policies/registry.h"
 
 namespace lockstep::coordinator {
@@ -99,6 +101,9 @@ constexpr std::uint64_t kSingleUnits = 8;
 constexpr std::uint64_t kMostFineUnits = 4096;
 constexpr std::uint64_t kMostUnits = 65536;  // as job.units: a plan names each of them
 
+// Of a unit that is said to cost nothing, in usual ones: a time divided by it stays sane.
+constexpr double kLeastCost = 1e-3;
+
 // More than so many times as many small units cost more than it is worth that they are of one size.
 constexpr std::uint64_t kFarFromEven = 4;
 
@@ -134,6 +139,52 @@ std::uint32_t CountUnits(const StartParameters& start, bool fine, const RunBound
     if (singly) units = EvenUnits(job.global_batch, units);
   }
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(units, job.global_batch));
+}
+
+// Each worker's units stand side by side; those of the trusted come first.
+std::vector<std::vector<Unit>> InOrder(const PlannedUnits& planned,
+                                       const std::vector<std::uint32_t>& shares,
+                                       const std::vector<bool>& trusted) {
+  std::vector<std::size_t> order(shares.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(), [&](std::size_t i) { return trusted[i]; });
+  std::vector<std::vector<Unit>> queues(shares.size());
+  auto at = planned.units.begin();
+  for (const std::size_t i : order) {
+    LOCKSTEP_CHECK(shares[i] <= planned.units.end() - at, "I2: more units are shared out than {}",
+                   planned.units.size());
+    const auto end = at + static_cast<std::ptrdiff_t>(shares[i]);
+    queues[i].assign(at, end);
+    at = end;
+  }
+  LOCKSTEP_CHECK(at == planned.units.end(), "I2: {} units of {} are shared out",
+                 at - planned.units.begin(), planned.units.size());
+  return queues;
+}
+
+std::vector<std::vector<Unit>> ByCost(const PlannedUnits& planned,
+                                      const std::vector<std::uint32_t>& shares,
+                                      const std::vector<bool>& trusted,
+                                      const std::vector<float>& costs) {
+  std::vector<std::vector<Unit>> queues(shares.size());
+  const auto units = ShareByCost(costs, shares, planned.given_back, trusted);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    for (const std::uint32_t unit : units[i]) queues[i].push_back(planned.units[unit]);
+    count += units[i].size();
+  }
+  LOCKSTEP_CHECK(count == planned.units.size(), "I2: {} units of {} are shared out", count,
+                 planned.units.size());
+  return queues;
+}
+
+// Of runs of so many units, in usual units. They stand by falling cost.
+std::uint32_t DearestRun(const std::vector<Unit>& queue, std::uint32_t units,
+                         const std::vector<float>& costs) {
+  double cost = 0;
+  for (std::uint32_t i = 0; i < units; ++i) cost += costs[queue[i].index.value];
+  constexpr double kMost = 1e6;
+  return std::max(units, static_cast<std::uint32_t>(std::ceil(std::min(cost, kMost))));
 }
 
 }  // namespace
@@ -299,6 +350,30 @@ void Planner::LogUnits(std::uint32_t units) {
   }
 }
 
+// Costs come when the program says them. Where a plan must not depend on that, so that the same job
+// has the same bits, they are not used.
+std::vector<float> Planner::CostsOf(const PlannedUnits& planned) {
+  if (!job_->policy().work->PlacesUnits() || job_->policy().local || planned.units.empty()) {
+    return {};
+  }
+  const double usual =
+      static_cast<double>(planned.samples) / static_cast<double>(planned.units.size());
+  std::vector<float> costs(planned.units.size());
+  for (const Unit& unit : planned.units) {
+    const std::optional<double> cost = costs_.Of(planned.epoch, unit.range);
+    if (!cost) return {};
+    costs[unit.index.value] = static_cast<float>(std::max(*cost / usual, kLeastCost));
+  }
+  if (!std::exchange(said_costs_, true)) {
+    const auto [least, most] = std::ranges::minmax(costs);
+    job_->Log(LogLevel::kInfo,
+              "the program says what its samples cost: units of this round cost {:.2f} to {:.2f} "
+              "of a usual one, and are shared out by that",
+              least, most);
+  }
+  return costs;
+}
+
 // A whole round's, or of a relaxed round what the idle ones compute.
 PlannedUnits Planner::PlanUnits(const std::optional<CarriedWork>& carried, std::size_t eligible,
                                 Sampler* sampler) {
@@ -346,49 +421,44 @@ PlannedRound Planner::PlanRound(RoundId round, std::uint32_t version, std::uint6
   if (!carried) eligible = EligibleFor(round, planned.exact);
   LOCKSTEP_CHECK(!eligible.empty() || (carried && !carried->workers->empty()),
                  "round {} is planned for nobody", round);
-  const auto units = static_cast<std::uint32_t>(planned.units.size());
-  std::vector<std::uint32_t> shares;
+  PlannedRound result;
+  std::vector<std::vector<Unit>> queues;
   std::vector<RunLimit> runs;
   if (!eligible.empty()) {
     job_->members.NoteUsualRunCost();
     const std::vector<policies::WorkerView> views = ViewsOf(eligible, planned);
-    shares = ShareUnits(views, units);
+    std::vector<std::uint32_t> shares =
+        ShareUnits(views, static_cast<std::uint32_t>(planned.units.size()));
+    // Given-back units come first, and go to those that can be trusted with them.
+    std::vector<bool> trusted(eligible.size());
+    for (std::size_t i = 0; planned.given_back > 0 && i < eligible.size(); ++i) {
+      trusted[i] = ContributedLately(job_->members.at(eligible[i].worker), round);
+    }
+    if (!carried) result.costs = CostsOf(planned);
+    queues = result.costs.empty() ? InOrder(planned, shares, trusted)
+                                  : ByCost(planned, shares, trusted, result.costs);
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      shares[i] = static_cast<std::uint32_t>(queues[i].size());
+    }
     runs = LimitRuns(views, shares);
   }
 
-  // Given-back units come first, and go to those that can be trusted with them.
-  std::vector<std::size_t> order(eligible.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  if (planned.given_back > 0) {
-    std::stable_partition(order.begin(), order.end(), [&](std::size_t i) {
-      return ContributedLately(job_->members.at(eligible[i].worker), round);
-    });
-  }
-  std::vector<std::size_t> first(eligible.size());
-  std::size_t at = 0;
-  for (const std::size_t i : order) {
-    first[i] = at;
-    at += shares[i];
-  }
-  LOCKSTEP_CHECK(at == units, "I2: {} units of round {} are planned, {} are shared out", units,
-                 round, at);
-
-  PlannedRound result;
   result.exact = planned.exact;
   Plan& plan = result.plan;
   plan.round = round;
   plan.epoch = planned.epoch;
   plan.members = job_->members.Exchanging();
   for (std::size_t i = 0; i < eligible.size(); ++i) {
-    if (shares[i] == 0) continue;
+    if (queues[i].empty()) continue;
     LOCKSTEP_CHECK(std::ranges::binary_search(plan.members, eligible[i]),
                    "worker {} computes round {} and takes no part", eligible[i].worker, round);
-    const auto begin = planned.units.begin() + static_cast<std::ptrdiff_t>(first[i]);
-    plan.assignments.push_back(
-        {eligible[i], {begin, begin + static_cast<std::ptrdiff_t>(shares[i])}, runs[i]});
     // A worker finishes the run that it is in before it applies a round, so it is waited for as
     // long as this one may take (CommittedRound::UnitPatience).
-    job_->members.at(eligible[i].worker).longest_run = NextRun(shares[i], runs[i]);
+    const auto units_of = static_cast<std::uint32_t>(queues[i].size());
+    const std::uint32_t run = NextRun(units_of, runs[i]);
+    job_->members.at(eligible[i].worker).longest_run =
+        result.costs.empty() ? run : DearestRun(queues[i], run, result.costs);
+    plan.assignments.push_back({eligible[i], std::move(queues[i]), runs[i]});
   }
   LOCKSTEP_CHECK(std::ranges::is_sorted(plan.assignments, {}, &Assignment::member),
                  "I3: the plan of round {} is not ascending by worker", round);

@@ -18,6 +18,7 @@
 #include "coordinator/round/algorithm_choice.h"
 #include "coordinator/round/owner_weights.h"
 #include "coordinator/round/round_work.h"
+#include "coordinator/round/sample_costs.h"
 #include "coordinator/round/sampler.h"
 #include "coordinator/round/state_replicas.h"
 
@@ -26,6 +27,9 @@ namespace lockstep::coordinator {
 struct PlannedRound {
   Plan plan;
   bool exact = false;  // nothing of the epoch is left after it
+  // By unit's number, in usual units: those of so many usual samples as a unit has. Empty: nothing
+  // is known, or nobody uses it.
+  std::vector<float> costs = {};
 };
 
 // In a committed relaxed round, the work of these workers goes on in the next one.
@@ -66,6 +70,11 @@ class Planner {
   // those of them that have contributed lately, if there are any.
   std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
 
+  // What the program says of its samples.
+  Status OnCosts(const MemberId& from, const msg::Costs& message, const Sampler& sampler) {
+    return costs_.Take(from, message, sampler.epoch_samples(), sampler.epoch());
+  }
+
   // The latest round that was ever planned; nothing before the first.
   std::optional<RoundId> newest() const { return newest_; }
 
@@ -103,6 +112,8 @@ class Planner {
   std::vector<policies::WorkerView> ViewsOf(const std::vector<MemberId>& members,
                                             const PlannedUnits& planned) const;
   void LogUnits(std::uint32_t units);
+  // Of each planned unit; empty: not all are known, or shares are not to depend on what comes late.
+  std::vector<float> CostsOf(const PlannedUnits& planned);
   std::vector<std::uint32_t> ShareUnits(const std::vector<policies::WorkerView>& members,
                                         std::uint32_t units);
   std::vector<RunLimit> LimitRuns(const std::vector<policies::WorkerView>& members,
@@ -117,6 +128,8 @@ class Planner {
 
   Job* job_;
   OwnerWeights weights_;
+  SampleCosts costs_;
+  bool said_costs_ = false;  // once for the job
   StateReplicas replicas_;
   AlgorithmChoice algorithm_;
   std::optional<LoggedUnits> logged_units_;

@@ -42,11 +42,13 @@ void Renew(const WorkerShare& share, std::uint64_t samples, Time now, policies::
 // A third of what is new, and more of it the more units it is: a single slow unit does not make a
 // slow worker. The first sample includes the round's beginning, where the last round's sums are
 // taken and applied. So it counts only where nothing else is known.
-void NotePace(std::uint32_t units, Time now, policies::WorkerView* view) {
+void NotePace(std::uint32_t done, Time now, policies::WorkerView* view) {
+  const std::uint32_t units = done - std::min(done, view->units_done);
   LOCKSTEP_CHECK(units > 0 && now >= view->progressed_at, "worker {} makes progress by {} units",
                  view->member.worker, units);
   // Beside the cost of the run that they were.
-  const double run = units + policies::RunCostOf(*view);
+  const double cost = policies::CostOf(*view, view->units_done, done);
+  const double run = cost + policies::RunCostOf(*view);
   const Duration sample =
       std::max(FromSeconds(Seconds(now - view->progressed_at) / run), Duration(1));
   const bool first = view->pace == Duration{};
@@ -54,7 +56,9 @@ void NotePace(std::uint32_t units, Time now, policies::WorkerView* view) {
   if (first) {
     view->pace = view->unit_time_mean > Duration{} ? view->unit_time_mean : sample;
   } else {
-    view->pace += (sample - view->pace) * units / (units + 2);
+    view->pace += view->cost_before.empty()
+                      ? (sample - view->pace) * units / (units + 2)
+                      : FromSeconds(Seconds(sample - view->pace) * cost / (cost + 2));
   }
 }
 

@@ -21,8 +21,8 @@ void CopyHistory(const Member& member, policies::WorkerView* view);
 // stays at the first time at which all was sealed and delivered.
 void Renew(const WorkerShare& share, std::uint64_t samples, Time now, policies::WorkerView* view);
 
-// The worker has done so many units since it was heard of last.
-void NotePace(std::uint32_t units, Time now, policies::WorkerView* view);
+// The worker has done so many units of its queue, more than when it was heard of last.
+void NotePace(std::uint32_t done, Time now, policies::WorkerView* view);
 
 // The member has applied the rounds before its `next`: it begins with a round when it has applied
 // the one before, and its pace counts from there.

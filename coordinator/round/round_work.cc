@@ -15,11 +15,13 @@ namespace lockstep::coordinator {
 
 // The units are those of the plan; who has which is the plan's assignment. Views are made with the
 // shares, so that a policy may be asked about a round of which nothing has been heard.
-RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
+RoundWork::RoundWork(Plan plan, bool exact, const std::vector<float>& costs, const Members& members,
+                     Time now)
     : plan_(std::move(plan)),
       exact_(exact),
       started_(now),
       delivery_(members.slots()),
+      knows_costs_(!costs.empty()),
       index_(members.slots(), -1) {
   std::size_t units = 0;
   for (const Assignment& assignment : plan_.assignments) {
@@ -33,7 +35,7 @@ RoundWork::RoundWork(Plan plan, bool exact, const Members& members, Time now)
   for (const Assignment& assignment : plan_.assignments) {
     WorkerShare& share = shares_[AddWorker(members.at(assignment.member.worker), now)];
     for (const Unit& unit : assignment.units) {
-      units_.Add(unit.index, unit.range);
+      units_.Add(unit.index, unit.range, costs.empty() ? 1.0 : costs[unit.index.value]);
       units_.Hold(unit.index, assignment.member.worker);
       share.queue.push_back(unit.index);
     }
@@ -65,7 +67,7 @@ void RoundWork::Carry(const RoundWork& before, const std::vector<WorkerId>& work
     WorkerShare& share = shares_[at];
     share = from;
     for (const UnitIndex unit : share.queue) {
-      units_.Add(unit, before.RangeOf(unit));
+      units_.Add(unit, before.RangeOf(unit), before.CostOf(unit));
       units_.Hold(unit, worker);
     }
     policies::WorkerView& view = views_[at];
@@ -269,12 +271,18 @@ Status RoundWork::OnSealed(const Member& from, const msg::Sealed& sealed, Time n
   share->sealed_units += static_cast<std::uint32_t>(part.units.size());
   policies::WorkerView& view = WorkerViewAt(*share);
   if (share->sealed_units > view.units_done) {
-    NotePace(share->sealed_units - view.units_done, now, &view);
+    NotePace(share->sealed_units, now, &view);
   }
   if (!sealed.runs.empty()) {
+    Duration took{};
+    double cost = 0;
     for (const UnitTiming& timing : part.units) {
-      view.computed += Duration(timing.end_ns) - Duration(timing.start_ns);
+      took += Duration(timing.end_ns) - Duration(timing.start_ns);
+      cost += CostOf(timing.unit.index);
     }
+    view.computed +=
+        knows_costs_ ? FromSeconds(Seconds(took) * static_cast<double>(part.units.size()) / cost)
+                     : took;
     view.units_timed += static_cast<std::uint32_t>(part.units.size());
     view.runs_timed += static_cast<std::uint32_t>(sealed.runs.size());
   }
@@ -320,7 +328,7 @@ Status RoundWork::OnProgress(const MemberId& from, const msg::Progress& progress
   policies::WorkerView& view = views_[static_cast<std::size_t>(index_[from.worker.value])];
   const std::uint32_t done =
       std::clamp(progress.units_done, view.units_done, std::max(given, view.units_done));
-  if (done > view.units_done) NotePace(done - view.units_done, now, &view);
+  if (done > view.units_done) NotePace(done, now, &view);
   view.units_done = done;
   view.units_taken =
       std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
@@ -670,6 +678,12 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
   }
   std::uint64_t samples = 0;
   for (const UnitIndex unit : share.queue) samples += RangeOf(unit).size();
+  if (knows_costs_) {
+    view.cost_before.assign(1, 0);
+    for (const UnitIndex unit : share.queue) {
+      view.cost_before.push_back(view.cost_before.back() + CostOf(unit));
+    }
+  }
   Renew(share, samples, now, &view);
   if (view.units_given > 0) {
     ++with_units_;

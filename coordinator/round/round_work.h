@@ -42,7 +42,9 @@ namespace lockstep::coordinator {
 
 class RoundWork {
  public:
-  RoundWork(Plan plan, bool exact, const Members& members, Time now);
+  // `costs`: of PlannedRound.
+  RoundWork(Plan plan, bool exact, const std::vector<float>& costs, const Members& members,
+            Time now);
 
   // Work of a relaxed round that is in no part of its commit goes on in this one.
   void Carry(const RoundWork& before, const std::vector<WorkerId>& workers, const Members& members,
@@ -107,6 +109,7 @@ class RoundWork {
   Epoch epoch() const { return plan_.epoch; }
   bool relaxed() const { return plan_.relaxed; }
   bool exact() const { return exact_; }
+  bool knows_costs() const { return knows_costs_; }
   Time started() const { return started_; }
   const Plan& plan() const { return plan_; }
   const OwnerMap& owners() const { return plan_.owners; }
@@ -138,6 +141,8 @@ class RoundWork {
   std::vector<SampleRange> RangesOf(const std::vector<WorkerId>& workers) const;
   std::vector<UnitIndex> UnitsOf(const std::vector<WorkerId>& workers) const;
   SampleRange RangeOf(UnitIndex unit) const { return units_.RangeOf(unit); }
+  // In usual units; 1 where it is not known.
+  double CostOf(UnitIndex unit) const { return units_.CostOf(unit); }
   std::size_t slots() const { return index_.size(); }
   const std::vector<policies::WorkerView>& workers() const { return views_; }
   const std::vector<WorkerShare>& shares() const { return shares_; }
@@ -179,6 +184,7 @@ class RoundWork {
   Delivery delivery_;  // under plan_.owners
 
   UnitTable units_;
+  bool knows_costs_;  // of its units
   std::vector<Skipped> skipped_;
   std::uint64_t skipped_samples_ = 0;  // of all of them
   std::vector<MoveRecord> moved_;

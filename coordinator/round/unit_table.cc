@@ -10,11 +10,12 @@ void UnitTable::Reserve(std::size_t units) { units_.reserve(units); }
 
 // Numbers of units are dense but for relaxed rounds: there the numbers of work that is carried on
 // stay, and new units fill the gaps.
-void UnitTable::Add(UnitIndex unit, SampleRange range) {
+void UnitTable::Add(UnitIndex unit, SampleRange range, double cost) {
   if (unit.value >= units_.size()) units_.resize(unit.value + 1);
   LOCKSTEP_CHECK(range.size() > 0 && units_[unit.value].range.size() == 0,
                  "I2: the number of unit {} is taken, or it has no samples", unit);
   units_[unit.value].range = range;
+  units_[unit.value].cost = cost;
   ++count_;
   samples_ += range.size();
 }

@@ -29,7 +29,7 @@ class UnitTable {
  public:
   void Reserve(std::size_t units);
   // The number is new. The unit is with nobody.
-  void Add(UnitIndex unit, SampleRange range);
+  void Add(UnitIndex unit, SampleRange range, double cost);
 
   // --- it changes hands
   void Hold(UnitIndex unit, WorkerId worker);  // from nobody
@@ -48,6 +48,7 @@ class UnitTable {
 
   bool sealed(UnitIndex unit) const { return units_[unit.value].sealed; }
   SampleRange RangeOf(UnitIndex unit) const { return units_[unit.value].range; }
+  double CostOf(UnitIndex unit) const { return units_[unit.value].cost; }
   const std::vector<UnassignedUnit>& unassigned() const { return unassigned_; }
   std::size_t count() const { return count_; }
   std::uint64_t samples() const { return samples_; }
@@ -71,6 +72,7 @@ class UnitTable {
   static constexpr std::int64_t kNobody = -1;
   struct Entry {
     SampleRange range;              // empty: there is no such unit
+    double cost = 1;                // in usual units
     std::int64_t holder = kNobody;  // slot
     bool sealed = false;
   };

@@ -263,6 +263,10 @@ struct FromWorkerWords {
     return fmt::format("Audited {}: unit {}, {}", m.round, m.unit.index,
                        lockstep::ToString(m.bits));
   }
+  std::string operator()(const msg::Costs& m) const {
+    return fmt::format("Costs of epoch {}: {} samples from {} on", m.epoch, m.costs.size() / 2,
+                       m.from);
+  }
   std::string operator()(const msg::Noted& m) const { return fmt::format("Noted {}", m.sequence); }
   std::string operator()(const msg::Given& m) const {
     return fmt::format("Given {}: {} bytes at {}", m.giving, m.bytes.size(), m.offset);

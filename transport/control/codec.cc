@@ -119,7 +119,7 @@ void Fields(auto& f, Of<HeldParameters> auto& m) { f(m.term, m.next, m.attempt);
 
 void Fields(auto& f, Of<msg::Welcome> auto& m) {
   f(m.self, m.term, Text(m.job_id), m.job_key, m.config_text, m.workers, m.age_ns, Text(m.run_id),
-    Text(m.run_dir), AtMost(msg::kMaxStandbys, m.standbys), m.decided);
+    Text(m.run_dir), AtMost(msg::kMaxStandbys, m.standbys), m.decided, m.takes_costs);
 }
 static void ValidateStandbys(const std::vector<std::string>& addresses, Checks& checks) {
   checks.Require(
@@ -336,6 +336,15 @@ void Validate(const msg::Audited& m, Checks& checks) {
   checks.Require(m.sketch.size() == msg::kAuditCounters, "a sketch of another size");
 }
 
+void Fields(auto& f, Of<msg::Costs> auto& m) { f(m.epoch, m.from, m.scale, m.costs); }
+void Validate(const msg::Costs& m, Checks& checks) {
+  checks.Require(!m.costs.empty() && m.costs.size() % 2 == 0 && m.costs.size() <= 2 * m.kMost,
+                 "costs of no samples, or of too many");
+  checks.Require(std::isfinite(m.scale) && m.scale > 0, "costs of a scale that cannot be");
+  std::uint64_t end = 0;
+  checks.Require(!__builtin_add_overflow(m.from, m.costs.size(), &end), "costs beyond all samples");
+}
+
 void Fields(auto& f, Of<msg::HoldAnswer> auto& m) {
   f(m.term, m.round, m.attempt, m.holds_all, m.order);
 }
@@ -399,7 +408,7 @@ void Fields(auto& f, Of<msg::Noted> auto& m) { f(m.sequence, m.leads); }
 // The field numbers of the kinds in FromWorker.
 constexpr std::array kFromWorkerNumbers = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                                            11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
-                                           21, 22, 23, 24, 25, 26, 27, 28, 29};
+                                           21, 22, 23, 24, 25, 26, 27, 28, 29, 30};
 static_assert(kFromWorkerNumbers.size() == std::variant_size_v<msg::FromWorker>);
 
 // --- any message

@@ -258,6 +258,7 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   job.run_bound = {.samples = from.max_run_samples, .units = from.max_run_units};
   job.train_samples = from.train_samples;
   job.test_samples = from.test_samples;
+  if (from.costs != nullptr) job.costs.assign(from.costs, from.costs + from.train_samples);
   return of.session->Begin(std::move(job));
 }
 
@@ -530,6 +531,15 @@ int32_t lockstep_cancelled(const lockstep_session* session) {
 
 void lockstep_interrupt(lockstep_session* session, const char* reason) {
   session->session->Interrupt(Text(reason));
+}
+
+lockstep_status lockstep_tell_costs(lockstep_session* session, uint32_t epoch, const float* costs,
+                                    uint64_t count) {
+  return Guarded([&]() -> lockstep::Status {
+    if (Status begun = Begun(*session); !begun) return begun;
+    if (costs == nullptr && count > 0) return Error{ErrorCode::kInvalid, "there are no costs"};
+    return session->session->TellCosts(lockstep::Epoch(epoch), {costs, count});
+  });
 }
 
 lockstep_status lockstep_away(lockstep_session* session, double at_most_seconds,

@@ -25,6 +25,7 @@ Core::Core(MachineConfig config, Layout layout)
       initial_broadcast_(context_),
       ending_(context_),
       epoch_ends_(context_),
+      cost_report_(context_),
       updates_((context_.config.shards > 0 ? MakeShardedUpdates : MakeReplicatedUpdates)(
           {context_, buffers_, fetcher_, peers_, rounds_, own_, inputs_, sums_, evaluation_,
            upload_, ending_, epoch_ends_, parameters_})) {}
@@ -96,6 +97,7 @@ void Core::Dispatch(const Event& event) {
                  [&](const event::ChunkUploaded&) { upload_.OnChunkUploaded(); },
                  [&](const event::ChunkGiven&) { initial_broadcast_.OnChunkGiven(); },
                  [&](const event::EpochEndSeen&) { epoch_ends_.OnSeen(); },
+                 [&](const event::CostsGiven& e) { cost_report_.OnGiven(e); },
                  [&](const event::LeaveAsked& e) { ending_.OnLeaveAsked(e.reason, State()); },
                  [&](const event::CoordinatorGone& e) { OnCoordinatorGone(e); },
                  [&](const event::CoordinatorFound& e) { OnCoordinatorFound(e); },
@@ -501,6 +503,7 @@ bool Core::GoBackFor(const msg::Commit& commit) {
 // makes void what was computed for the first one (OwnWork::OnPlan).
 void Core::Adopt(const Plan& plan) {
   plan_ = plan;
+  cost_report_.OnPlan(plan);
   // Nothing of it can count any more, or it is committed as it was planned before.
   if (plan.round < rounds_.first_not_closed() || rounds_.SumsOf(plan.round) != nullptr) return;
   rounds_.SetOwners(plan.round, plan.owners);

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "worker/core/checkpoint_upload.h"
+#include "worker/core/cost_report.h"
 #include "worker/core/ending.h"
 #include "worker/core/epoch_ends.h"
 #include "worker/core/evaluation.h"
@@ -127,6 +128,7 @@ class Core {
   InitialBroadcast initial_broadcast_;
   Ending ending_;
   EpochEnds epoch_ends_;
+  CostReport cost_report_;
 
   // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not
   // abandoned is of round next(), of the attempt that stands. No unit reads the parameters

@@ -207,6 +207,12 @@ struct ChunkUploaded {};
 struct ChunkGiven {};  // likewise
 // The program has seen the parameters of action::EpochEnd: they may change.
 struct EpochEndSeen {};
+// What the program says that the samples of an epoch cost, by position: numbers times `scale`.
+struct CostsGiven {
+  Epoch epoch;
+  double scale = 1;  // > 0
+  std::shared_ptr<const std::vector<std::uint16_t>> costs;
+};
 // The user wants this worker to leave the job.
 struct LeaveAsked {
   std::string reason;
@@ -233,7 +239,7 @@ using Event =
                  event::PeerMapped, event::FromPeer, event::FetchDone, event::Served,
                  event::RunDone, event::UnitAudited, event::BucketsFinal, event::PartSealed,
                  event::ChunkEvaluated, event::OpDone, event::ChunkUploaded, event::ChunkGiven,
-                 event::EpochEndSeen, event::LeaveAsked, event::CoordinatorGone,
+                 event::EpochEndSeen, event::CostsGiven, event::LeaveAsked, event::CoordinatorGone,
                  event::CoordinatorFound, event::TimerDue>;
 
 // --- actions

@@ -35,6 +35,7 @@ struct MachineConfig {
   std::uint32_t first_generation = 1;
   bool epoch_ends = false;          // the program is shown the parameters at the end of each epoch
   EpochsSeen epochs_seen;           // of another core
+  bool takes_costs = false;         // the coordinator does (msg::Costs)
   bool mapping = true;              // exchange.mapping = auto and this worker has an arena
   std::uint32_t state_tensors = 0;  // of the optimizer, each as long as the parameters
   std::uint32_t shards = 0;         // of the job, that have holders (optimizer.replicas); 0:

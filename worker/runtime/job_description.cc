@@ -7,6 +7,7 @@
 
 #include "base/ini.h"
 #include "transport/control/codec.h"
+#include "worker/runtime/epoch_costs.h"
 
 namespace lockstep::worker {
 namespace {
@@ -66,6 +67,11 @@ Status CheckDescription(const JobDescription& description, bool custom) {
   if (Status tensors = CheckTensors(description); !tensors) return tensors;
   if (Status groups = CheckGroups(description); !groups) return groups;
   if (Status data = CheckData(description); !data) return data;
+  if (!description.costs.empty()) {
+    if (Status costs = CheckCosts(description.costs, description.train_samples); !costs) {
+      return costs;
+    }
+  }
   const std::uint32_t state = description.update_state_tensors.value_or(0);
   if (!custom || state <= kMostStateTensors) return {};
   return Invalid(

@@ -67,6 +67,10 @@ struct JobDescription {
   // divided; where job.units is auto it has no more samples than any worker's bound. Another
   // worker's may be another.
   RunBound run_bound;
+  // What each training sample costs beside the others, as its length: work is shared out by it
+  // where the policy moves work (flexrr, balance, auto). Only who computes what depends on it.
+  // Empty: all cost the same, or Session::TellCosts says it. At least 0, and not all 0.
+  std::vector<float> costs = {};
   // The samples. Workers whose digests differ cannot be in one job. Other facts that must be the
   // same may stand behind that of the data, each after "; ": the message names what differs.
   std::string dataset_digest;

@@ -21,6 +21,7 @@
 #include "worker/runtime/coordinator_inbox.h"
 #include "worker/runtime/coordinator_search.h"
 #include "worker/runtime/data_plane.h"
+#include "worker/runtime/epoch_costs.h"
 #include "worker/runtime/gradient_audit.h"
 #include "worker/runtime/join.h"
 #include "worker/runtime/pacer.h"
@@ -107,6 +108,8 @@ class SessionImpl final : public Session {
     auto parts = MakeParts(config_, welcome_.workers, options_.device, std::move(description));
     if (!parts) return parts.error();
     parts_ = std::move(*parts);
+    costs_.emplace(std::move(parts_->description.costs), config_.job.seed,
+                   [this](event::CostsGiven costs) { plane_->Post(std::move(costs)); });
     contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
     if (Status paced = MakePacer(); !paced.ok()) return paced;
     AllowOpenFiles(config_, welcome_.workers);
@@ -126,6 +129,7 @@ class SessionImpl final : public Session {
                                   *parts_->optimizer, compute_);
     if (!plane) return plane.error();
     plane_ = std::move(*plane);
+    costs_->TellAgain();
     channel_->inbox.ExpectAll();
     const JobDescription& described = parts_->description;
     channel_->link->Send(msg::Ready{
@@ -331,6 +335,15 @@ class SessionImpl final : public Session {
     if (away_since_) return Error{ErrorCode::kInvalid, "this worker is away already"};
     away_since_ = MonotonicNow();
     channel_->link->Send(msg::Away{at_most.count(), std::move(reason)});
+    return {};
+  }
+
+  Status TellCosts(Epoch epoch, std::span<const float> costs) override {
+    LOCKSTEP_CHECK(plane_ != nullptr, "TellCosts before Begin");
+    if (Status status = CheckCosts(costs, parts_->description.train_samples); !status) {
+      return status;
+    }
+    costs_->Tell(epoch, costs);
     return {};
   }
 
@@ -687,6 +700,7 @@ class SessionImpl final : public Session {
     }
     const Epoch epoch = pick.work.epoch;
     const auto& order = order_.Of(epoch, config_.job.seed, parts_->description.train_samples);
+    costs_->OnEpoch(epoch, order);
     for (const Unit& unit : pick.units) {
       LOCKSTEP_CHECK(unit.range.from <= unit.range.to && unit.range.to <= order.size(),
                      "a unit [{}, {}) of {} samples", unit.range.from, unit.range.to, order.size());
@@ -840,6 +854,7 @@ class SessionImpl final : public Session {
   Epoch next_epoch_;              // those before it have ended, as the program knows
   bool ended_ = false;            // the loop knows: nothing is left to tell the coordinator
   SampleOrder order_;
+  std::optional<EpochCosts> costs_;  // from Begin on
 };
 
 }  // namespace

@@ -264,6 +264,12 @@ class Session {
   // Without effect where it is not away.
   virtual void Back() = 0;
 
+  // What the samples of an epoch cost, by position, where the program has an order of its own: as
+  // JobDescription::costs, whose place it takes for that epoch. All workers say the same; of this
+  // epoch or the next one, the sooner the better. The compute thread, after Begin. Errors: as
+  // CheckCosts.
+  virtual Status TellCosts(Epoch epoch, std::span<const float> costs) = 0;
+
   // Ends the job for all workers, which has completed then, with the round that was committed last:
   // Next returns kEnd soon, with its parameters. The run in hand counts no more, also where Done is
   // called for it. The compute thread, after Begin.

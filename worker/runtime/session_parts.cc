@@ -156,6 +156,7 @@ DataPlane::Setup SetupOf(const JobConfig& config, const msg::Welcome& welcome,
   setup.core.fetch_window = config.exchange.window;
   setup.core.queue_capacity = kMostUnits;
   setup.core.epoch_ends = parts.description.epoch_ends;
+  setup.core.takes_costs = welcome.takes_costs;
   setup.core.run_bound = parts.description.run_bound;
   setup.core.train_samples = parts.description.train_samples;
   setup.core.test_samples = parts.description.test_samples;

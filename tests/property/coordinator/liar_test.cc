@@ -83,7 +83,7 @@ class Liar final : public WorkerModel {
 
   msg::FromWorker Anything() {
     if (!units_.empty() && Below(3) == 0) return SealSomebodysUnits();
-    switch (Below(26)) {
+    switch (Below(27)) {
       case 0:
         return msg::Hello{};
       case 1:
@@ -141,6 +141,8 @@ class Liar final : public WorkerModel {
         return msg::Away{Nanoseconds(), "a lie"};
       case 23:
         return msg::Back{};
+      case 25:
+        return msg::Costs{Epoch(Small()), Odd(), 1, std::vector<std::byte>(2 * Below(9) + 2)};
       case 24:
         return msg::Given{Small(), 4 * Small(), std::vector<std::byte>(4 * Below(3))};
       default:

@@ -207,6 +207,7 @@ inline msg::ToWorker AnyToWorker(std::size_t kind) {
       msg::Welcome welcome{Any<MemberId>(), Any<Term>(),          AnyText(), SomeBytes(32),
                            AnyText(),       Any<std::uint32_t>(), AnyTime(), AnyText(),
                            AnyText(),       Several(AnyAddress)};
+      welcome.takes_costs = Any<bool>();
       if (Any<bool>())
         welcome.decided = HeldParameters{Any<Term>(), Any<RoundId>(), Any<Attempt>()};
       return welcome;
@@ -303,7 +304,7 @@ inline msg::Ready Any<msg::Ready>() {
 }
 
 inline msg::FromWorker AnyFromWorker(std::size_t kind) {
-  static_assert(std::variant_size_v<msg::FromWorker> == 29);
+  static_assert(std::variant_size_v<msg::FromWorker> == 30);
   switch (kind) {
     case 0: {
       msg::Hello hello{Any<std::uint32_t>(), AnyText(), AnyText(), Any<std::uint64_t>(), AnyText(),
@@ -399,6 +400,9 @@ inline msg::FromWorker AnyFromWorker(std::size_t kind) {
     case 25:
       return msg::Given{Any<std::uint32_t>(), Any<std::uint64_t>() / 2,
                         SomeBytes(*rc::gen::inRange<std::size_t>(0, 50))};
+    case 28:
+      return msg::Costs{Any<Epoch>(), Any<std::uint64_t>() / 2, 1 + *rc::gen::inRange(0, 9) / 4.0,
+                        SomeBytes(2 * *rc::gen::inRange<std::size_t>(1, 50))};
     case 27: {
       msg::Audited audited;
       audited.round = Any<RoundId>();

@@ -62,7 +62,7 @@ TEST_F(RunBoundTest, IsInThePlanAndInWhatPoliciesSee) {
   EXPECT_EQ(planned.plan.assignments[0].runs, RunLimit{});
   EXPECT_EQ(planned.plan.assignments[1].runs, RunLimit{.units = 2}) << "5 samples, units of 2";
   EXPECT_EQ(job_->members.at(WorkerId(1)).longest_run, 2u);
-  const RoundWork work(planned.plan, planned.exact, job_->members, Time{});
+  const RoundWork work(planned.plan, planned.exact, {}, job_->members, Time{});
   EXPECT_EQ(work.WorkerViewOf(WorkerId(0))->most_in_run, 0u);
   EXPECT_EQ(work.WorkerViewOf(WorkerId(1))->most_in_run, 2u);
   EXPECT_EQ(work.WorkerViewOf(WorkerId(1))->runs, RunLimit{.units = 2});
@@ -75,7 +75,7 @@ TEST_F(RunBoundTest, HoldsForWhoIsGivenUnitsLater) {
   Begin(0, {.samples = 5});
   PlannedRound planned = Plan(0);
   planned.plan.assignments.pop_back();
-  RoundWork work(planned.plan, planned.exact, job_->members, Time{});
+  RoundWork work(planned.plan, planned.exact, {}, job_->members, Time{});
   ASSERT_EQ(work.WorkerViewOf(WorkerId(1)), nullptr);
   work.Fence(WorkerId(0), 1);
   work.Give(job_->members.at(WorkerId(1)), work.TakeUnassigned(), 2, job_->members, Time{});

@@ -95,7 +95,7 @@ TEST(Helpers, AnswerAsPassesOverAllWorkersWould) {
       ASSERT_EQ(helpers.Earliest(worker), expected);
       if (expected && random.NextBelow(4) > 0) {
         look.estimates[*expected].end += look.estimates[*expected].unit_time;
-        helpers.GaveOne(*expected);
+        helpers.GaveOne(*expected, 1);
       } else {
         // It hands over: its end moves too, and it is no help any more.
         look.estimates[worker].end -= look.estimates[worker].unit_time;

@@ -1,0 +1,48 @@
+#include "worker/core/cost_report.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lockstep::worker {
+
+void CostReport::OnGiven(const event::CostsGiven& e) {
+  if (!context_.config.takes_costs || e.costs == nullptr || e.costs->empty()) return;
+  std::erase_if(given_, [&](const Given& given) { return given.costs.epoch == e.epoch; });
+  const auto after =
+      std::ranges::find_if(given_, [&](const Given& given) { return given.costs.epoch > e.epoch; });
+  given_.insert(after, Given{e});
+  if (given_.size() > kMost) given_.pop_front();
+  TellMore();
+}
+
+void CostReport::OnPlan(const Plan& plan) {
+  epoch_ = plan.epoch;
+  const bool tells = !plan.members.empty() && plan.members.front() == context_.config.self;
+  // Another one may have told the first pieces of it.
+  if (tells && !std::exchange(tells_, tells)) {
+    for (Given& given : given_) given.told = 0;
+  }
+  tells_ = tells;
+  TellMore();
+}
+
+void CostReport::TellMore() {
+  if (!tells_) return;
+  for (Given& given : given_) {
+    const std::vector<std::uint16_t>& costs = *given.costs.costs;
+    if (given.costs.epoch < epoch_ || given.costs.epoch > epoch_.Next()) continue;
+    const std::size_t count = std::min(costs.size() - given.told, msg::Costs::kMost);
+    if (count == 0) continue;
+    msg::Costs piece{given.costs.epoch, given.told, given.costs.scale, {}};
+    piece.costs.reserve(2 * count);
+    for (std::size_t i = given.told; i < given.told + count; ++i) {
+      piece.costs.push_back(static_cast<std::byte>(costs[i] & 0xff));
+      piece.costs.push_back(static_cast<std::byte>(costs[i] >> 8));
+    }
+    given.told += count;
+    context_.Tell(std::move(piece));
+    return;
+  }
+}
+
+}  // namespace lockstep::worker
