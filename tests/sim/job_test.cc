@@ -445,6 +445,7 @@ TEST(SimulateOptions, MistakesAreOneLine) {
       {"--replay=x", "--workers=4"},
       {"--replay=x", "--slowdown=worker=0,factor=2"},
       {"--replay=x", "--latency=1ms"},
+      {"--replay=x", "--unit-costs=x"},
       {"--replay=x", "--set=job.rounds=5"},
       {"--exchange-times", "--workers=4", "--unit-time=1s"},
       {"--exchange-times", "--workers=4", "--exchange.compression=topk"},

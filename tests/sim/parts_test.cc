@@ -160,7 +160,7 @@ TEST(ModelCompute, SlowdownsHoldFromTheirBeginningToTheirEnd) {
   RandomStream random(1);
   const auto at = [&](std::uint32_t worker, int s) {
     return compute.UnitTime(WorkerId(worker), kStart + std::chrono::seconds(s), RoundId(0),
-                            Unit{UnitIndex(0), {0, 8}}, 1, random);
+                            Epoch(0), Unit{UnitIndex(0), {0, 8}}, 1, random);
   };
   EXPECT_EQ(at(1, 9), std::chrono::milliseconds(10));
   EXPECT_EQ(at(1, 10), std::chrono::milliseconds(40));
@@ -179,7 +179,8 @@ TEST(ModelCompute, ARunCostsOnceWhatIsBesideItsUnits) {
   queue.Reset(1, units, {}, {.units = 3});
   RandomStream random(1);
   const auto took = [&](Time* at) {
-    const ComputedRun run(queue, queue.TakeNext(), WorkerId(0), RoundId(0), *at, &compute, random);
+    const ComputedRun run(queue, queue.TakeNext(), WorkerId(0), RoundId(0), Epoch(0), *at, &compute,
+                          random);
     const Duration length = run.end() - *at;
     EXPECT_EQ(run.Timings(run.end()).back().end_ns, run.end().time_since_epoch().count());
     *at = run.end();
@@ -201,7 +202,7 @@ TEST(ModelCompute, AVoidUnitHoldsTheWorkerThroughItsStall) {
     options.slowdowns = {*spec};
     ModelCompute compute(options, 1, kStart, 1);
     RandomStream random(1);
-    compute.UnitTime(WorkerId(0), kStart, RoundId(0), unit, 1, random);
+    compute.UnitTime(WorkerId(0), kStart, RoundId(0), Epoch(0), unit, 1, random);
     return *compute.LetsGo(WorkerId(0), RoundId(0), unit, kStart, kStart + milliseconds(15)) -
            kStart;
   };

@@ -41,7 +41,7 @@ class SpacedCompute final : public simulate::ComputeModel {
 
   void SpaceOver(Duration all) { all_ = all; }
   bool spaced() const { return all_ > Duration{}; }
-  Duration UnitTime(WorkerId worker, Time, RoundId, const Unit&, std::uint32_t,
+  Duration UnitTime(WorkerId worker, Time, RoundId, Epoch, const Unit&, std::uint32_t,
                     RandomStream&) override {
     const Duration whole = worker.value + 1 == workers_
                                ? all_ + all_ / 2

@@ -18,7 +18,7 @@ double LogNormal(double sigma, RandomStream& random) {
 
 }  // namespace
 
-Duration EvenCompute::UnitTime(WorkerId worker, Time, RoundId, const Unit&, std::uint32_t,
+Duration EvenCompute::UnitTime(WorkerId worker, Time, RoundId, Epoch, const Unit&, std::uint32_t,
                                RandomStream& random) {
   const Duration time =
       unit_time_ / 2 + Duration(random.NextBelow(static_cast<std::uint64_t>(unit_time_.count())));
@@ -36,10 +36,12 @@ ModelCompute::ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time sta
   nominal_.resize(workers);
 }
 
-Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
-                                std::uint32_t run, RandomStream& random) {
+Duration ModelCompute::UnitTime(WorkerId worker, Time now, RoundId round, Epoch epoch,
+                                const Unit& unit, std::uint32_t run, RandomStream& random) {
   double unit_time = Seconds(options_.unit_time);
-  if (options_.unit_samples > 0) {
+  if (options_.costs) {
+    unit_time = options_.costs->SecondsOf(epoch, unit.range);
+  } else if (options_.unit_samples > 0) {
     unit_time *= static_cast<double>(unit.range.size()) / options_.unit_samples;
   }
   const double seconds = (unit_time + Seconds(options_.run_time) / run) *

@@ -12,15 +12,16 @@
 #include "base/slowdown.h"
 #include "base/slowdown_spec.h"
 #include "base/time.h"
+#include "tools/simulate/unit_costs.h"
 
 namespace lockstep::simulate {
 
 class ComputeModel {
  public:
   virtual ~ComputeModel() = default;
-  // The time of a unit of this round that the worker begins now, in a run of so many. `random`: the
-  // stream of the worker's process.
-  virtual Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit,
+  // The time of a unit of this round that the worker begins now, in a run of so many. The unit's
+  // range is of this epoch. `random`: the stream of the worker's process.
+  virtual Duration UnitTime(WorkerId worker, Time now, RoundId round, Epoch epoch, const Unit& unit,
                             std::uint32_t run, RandomStream& random) = 0;
   // When the worker leaves its unit, which it began then and which has become void now; nullopt
   // where it continues to its end.
@@ -36,8 +37,8 @@ class EvenCompute final : public ComputeModel {
  public:
   EvenCompute(Duration unit_time, std::set<std::uint32_t> slow, double slow_factor)
       : unit_time_(unit_time), slow_(std::move(slow)), slow_factor_(slow_factor) {}
-  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
-                    RandomStream& random) override;
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, Epoch epoch, const Unit& unit,
+                    std::uint32_t run, RandomStream& random) override;
   std::optional<Time> LetsGo(WorkerId, RoundId, const Unit&, Time, Time) const override {
     return std::nullopt;
   }
@@ -53,6 +54,8 @@ struct UnitTimeOptions {
   // The samples of a unit that takes the base time; others take time in proportion. 0: any unit
   // takes it.
   double unit_samples = 0;
+  // The base time of each unit, where it belongs to the data; then the two above do not count.
+  std::optional<UnitCosts> costs;
   // The spread of the times, log-normal: the standard deviation of the logarithm; 0: all are equal.
   double spread = 0;
   // The same for the workers' own speeds, drawn once for each.
@@ -68,8 +71,8 @@ class ModelCompute final : public ComputeModel {
  public:
   // `start`: the slow-downs' times count from it.
   ModelCompute(UnitTimeOptions options, std::uint64_t seed, Time start, std::uint32_t workers);
-  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
-                    RandomStream& random) override;
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, Epoch epoch, const Unit& unit,
+                    std::uint32_t run, RandomStream& random) override;
   // It acts like a paced worker: at once, or when a present stall has ended.
   std::optional<Time> LetsGo(WorkerId worker, RoundId round, const Unit& unit, Time began,
                              Time now) const override;

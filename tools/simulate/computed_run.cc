@@ -15,13 +15,13 @@ std::uint64_t DivisorOf(const SampleRange& range) {
 }
 
 ComputedRun::ComputedRun(const worker::UnitQueue& queue, const worker::UnitQueue::Take& take,
-                         WorkerId worker, RoundId round, Time now, ComputeModel* compute,
-                         RandomStream& random)
+                         WorkerId worker, RoundId round, Epoch epoch, Time now,
+                         ComputeModel* compute, RandomStream& random)
     : worker_(worker), round_(round), compute_(compute), began_(now) {
   LOCKSTEP_CHECK(take.count > 0, "a run of no unit");
   for (const Unit& unit : queue.UnitsOf(take)) {
     units_.push_back(unit);
-    now += compute->UnitTime(worker, now, round, units_.back(), take.count, random);
+    now += compute->UnitTime(worker, now, round, epoch, units_.back(), take.count, random);
     ends_.push_back(now);
   }
 }

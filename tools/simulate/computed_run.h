@@ -23,7 +23,7 @@ class ComputedRun {
  public:
   // The run that was taken begins now.
   ComputedRun(const worker::UnitQueue& queue, const worker::UnitQueue::Take& take, WorkerId worker,
-              RoundId round, Time now, ComputeModel* compute, RandomStream& random);
+              RoundId round, Epoch epoch, Time now, ComputeModel* compute, RandomStream& random);
 
   Time start() const { return began_; }
   Time end() const { return ends_.back(); }

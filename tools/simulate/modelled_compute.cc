@@ -62,8 +62,8 @@ void ModelledWorker::Compute() {
   if (take_.kind == UnitQueue::TakeKind::kNone) return;
   computing_ = true;
   if (take_.kind != UnitQueue::TakeKind::kSeal) {
-    run_.emplace(machine_->own.queue(), take_, self_.worker, work_->round, host_->now(),
-                 exchange_->compute, host_->random());
+    run_.emplace(machine_->own.queue(), take_, self_.worker, work_->round, work_->epoch,
+                 host_->now(), exchange_->compute, host_->random());
   }
   host_->At(run_ ? run_->end() : host_->now(), [this, take = ++takes_] { EndTake(take); });
 }

@@ -126,6 +126,12 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
   table.Group("The model", "how long things take");
   table.Add("unit-time", &raw->unit_time_s, DurationSeconds(0, 3600),
             "A unit's computation; 0s: emulate.unit_time, or 20ms where that is 0s too");
+  table.Add(
+      "unit-costs", &options->unit_costs, Text("FILE", "a CSV file"),
+      "Times of the units on a worker of speed 1, instead of --unit-time: a CSV file with the "
+      "header round,unit,seconds. They belong to the data, so a unit that moves keeps its "
+      "own. A longer job begins again with round 0. Without job.units, the file's number "
+      "holds");
   table.Add("run-time", &raw->run_time_s, DurationSeconds(0, 3600),
             "Added time of a run, whatever the number of its units");
   table.Add("unit-spread", &options->unit.spread, Number(0, 10),
@@ -204,6 +210,7 @@ constexpr std::array kUses = {Use{"workers", kJob | kExchangeTimes | kFaults},
                               Use{"seed", kJob | kFaults | kReplay},
                               Use{"exchange", kJob},
                               Use{"unit-time", kJob},
+                              Use{"unit-costs", kJob},
                               Use{"run-time", kJob},
                               Use{"unit-spread", kJob},
                               Use{"worker-spread", kJob},
@@ -311,6 +318,27 @@ std::uint64_t TrainSamples(const DataSection& data) {
   return data.format == "cifar10" ? 50000 : 60000;
 }
 
+// Reads the file of --unit-costs, and fits the job to it.
+Status TakeUnitCosts(SimulateOptions* options) {
+  auto table = ReadCostTable(options->unit_costs);
+  if (!table) return table.error();
+  JobSection& job = options->job.job;
+  if (job.units == 0) {
+    job.units = table->units;
+    if (Status checked = CheckJobConfig(options->job); !checked) return checked;
+    if (Status checked = Check(*options); !checked) return checked;
+  }
+  const std::uint32_t units = UnitsOfRound(job.global_batch, job.units);
+  if (units != table->units) {
+    return Invalid(
+        fmt::format("--unit-costs {}: it has {} units a round, the job {} (job.units = {}, "
+                    "job.global_batch = {})",
+                    options->unit_costs, table->units, units, job.units, job.global_batch));
+  }
+  options->unit.costs.emplace(*std::move(table), job.global_batch, options->train_samples);
+  return {};
+}
+
 }  // namespace
 
 Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> arguments) {
@@ -352,6 +380,9 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   // It runs before the file is read, which may be the run's own.
   const auto given = [&table](const char* option) { return table.Given(option); };
   if (Status used = CheckUses(options, given); !used) return used.error();
+  if (table.Given("unit-costs") && table.Given("unit-time")) {
+    return Invalid("--unit-time: does nothing with --unit-costs");
+  }
   std::string file = options.config_file;
   const bool of_run = file.empty() && !options.replay.empty();
   if (of_run) file = options.replay + "/config.ini";
@@ -398,6 +429,9 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   options.coordinator_cost = FromSeconds(raw.coordinator_cost_s);
   options.network.message_cost = FromSeconds(raw.message_cost_s);
   if (options.train_samples == 0) options.train_samples = TrainSamples(options.job.data);
+  if (!options.unit_costs.empty()) {
+    if (Status taken = TakeUnitCosts(&options); !taken) return taken.error();
+  }
   const bool one_seed = table.Given("seed");
   if (!one_seed) options.seed = options.job.job.seed;
   options.first_seed = one_seed ? options.seed : raw.seeds.first;

@@ -36,6 +36,7 @@ struct SimulateOptions {
   JobConfig job;
   std::string exchange = "auto";
   UnitTimeOptions unit;
+  std::string unit_costs;  // a file; what it says is in `unit`
   NetworkOptions network;
   Duration coordinator_cost = std::chrono::microseconds(5);
   std::uint64_t model_bytes = 4u << 20;

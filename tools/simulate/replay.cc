@@ -409,7 +409,7 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   return run;
 }
 
-Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, const Unit& unit,
+Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, Epoch, const Unit& unit,
                                  std::uint32_t run, RandomStream& random) {
   const double usual = run_->workers[worker.value].unit.Draw(Seconds(now - start_), random);
   double units = 1;

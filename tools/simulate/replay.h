@@ -108,8 +108,8 @@ class ReplayCompute final : public ComputeModel {
   // `per_sample`: a shorter unit takes less time; otherwise all take the same.
   ReplayCompute(const RunTimes* run, Time start, bool per_sample)
       : run_(run), start_(start), per_sample_(per_sample) {}
-  Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
-                    RandomStream& random) override;
+  Duration UnitTime(WorkerId worker, Time now, RoundId round, Epoch epoch, const Unit& unit,
+                    std::uint32_t run, RandomStream& random) override;
 
  private:
   const RunTimes* run_;

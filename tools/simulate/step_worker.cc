@@ -571,8 +571,8 @@ void StepWorker::Compute() {
   }
   numbers_->BeginRun();
   computing_ = take;
-  run_.emplace(machine_->queue(), take, self_.worker, work_->round, host_->now(), cluster_->compute,
-               host_->random());
+  run_.emplace(machine_->queue(), take, self_.worker, work_->round, work_->epoch, host_->now(),
+               cluster_->compute, host_->random());
   host_->At(run_->end(), [this, run = ++runs_] { EndRun(run); });
 }
 

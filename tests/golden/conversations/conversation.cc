@@ -70,7 +70,7 @@ Time Conversation::FixedNetwork::Arrival(Time now, std::uint32_t from, std::uint
   return held == held_until.end() ? arrives : std::max(arrives, held->second);
 }
 
-Duration Conversation::FixedCompute::UnitTime(WorkerId worker, Time, RoundId, const Unit&,
+Duration Conversation::FixedCompute::UnitTime(WorkerId worker, Time, RoundId, Epoch, const Unit&,
                                               std::uint32_t, RandomStream&) {
   const auto factor = factors.find(worker.value);
   return std::chrono::milliseconds(10) * (factor == factors.end() ? 1 : factor->second);

@@ -77,8 +77,8 @@ class Conversation {
     std::map<std::pair<std::uint32_t, std::uint32_t>, Time> held_until;
   };
   struct FixedCompute final : ComputeModel {
-    Duration UnitTime(WorkerId worker, Time now, RoundId round, const Unit& unit, std::uint32_t run,
-                      RandomStream& random) override;
+    Duration UnitTime(WorkerId worker, Time now, RoundId round, Epoch epoch, const Unit& unit,
+                      std::uint32_t run, RandomStream& random) override;
     std::map<std::uint32_t, int> factors;
   };
 
