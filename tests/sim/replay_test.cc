@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -145,6 +147,134 @@ TEST(Replay, WhatRunsCostIsNotKnownWhereAllAreOfOneLength) {
   ASSERT_TRUE(measured.ok()) << measured.error().message;
   EXPECT_EQ(measured->run_cost, 0);
   EXPECT_EQ(measured->unit_samples, 16);
+}
+
+// The records of eight workers with eight units each in each of 20 rounds, of so many seconds.
+std::vector<coordinator::RoundRecord> RecordsOf(
+    const std::function<double(std::uint32_t round, std::uint32_t worker, RandomStream&)>&
+        seconds) {
+  std::vector<coordinator::RoundRecord> records;
+  RandomStream random(7);
+  for (std::uint32_t r = 0; r < 20; ++r) {
+    coordinator::RoundRecord& record = records.emplace_back();
+    for (std::uint32_t u = 0; u < 64; ++u) {
+      record.units.push_back(
+          {WorkerId(u / 8), {64 * r + u, 64 * r + u + 1}, 0, seconds(r, u / 8, random)});
+    }
+  }
+  return records;
+}
+
+// From 1 to 3 times as much, as sequences of different lengths make it.
+double Length(RandomStream& random) { return 1 + 2 * static_cast<double>(random.NextUniform()); }
+
+TEST(RangeTimes, BelongToTheSamplesWhereOnlyTheyDiffer) {
+  const auto factors = WorkerFactorsIfTimesAreOfSamples(
+      RecordsOf([](std::uint32_t r, std::uint32_t w, RandomStream& random) {
+        return Length(random) * (w == 3 ? 2 : 1) * (r == 5 ? 4 : 1);
+      }),
+      8, 0);
+  ASSERT_EQ(factors.size(), 8u);
+  EXPECT_NEAR(factors[3] / factors[0], 2, 0.15);
+  EXPECT_NEAR(factors[7] / factors[0], 1, 0.1);
+}
+
+TEST(RangeTimes, BelongToTheWorkersWhereTheseDiffer) {
+  const auto belong = [](auto seconds) {
+    return !WorkerFactorsIfTimesAreOfSamples(RecordsOf(seconds), 8, 0).empty();
+  };
+  EXPECT_FALSE(belong([](std::uint32_t r, std::uint32_t w, RandomStream& random) {
+    return Length(random) * (w == 3 && r > 9 ? 3 : 1);
+  })) << "a worker is slow after a while";
+  EXPECT_FALSE(belong([](std::uint32_t, std::uint32_t w, RandomStream& random) {
+    return w == 3 ? Length(random) : 1 + 0.1 * Length(random);
+  })) << "one worker has other times each time";
+  EXPECT_FALSE(belong([](std::uint32_t, std::uint32_t w, RandomStream& random) {
+    return (w == 3 ? 2 : 1) + 0.01 * Length(random);
+  })) << "units differ too little to tell";
+}
+
+TEST(RangeTimes, AreFoundWhereAllSamplesAreKnown) {
+  RangeTimes times;
+  times.Add(Epoch(1), {.range = {8, 16}, .worker = WorkerId(1), .seconds = 2});
+  times.Add(Epoch(1), {.range = {0, 8}, .worker = WorkerId(0), .seconds = 1});
+  times.Add(Epoch(1), {.range = {4, 12}, .worker = WorkerId(2), .seconds = 9});
+  times.Add(Epoch(1), {.range = {20, 24}, .worker = WorkerId(3), .seconds = 3});
+  times.Sort();
+  EXPECT_EQ(times.Find(Epoch(1), {0, 16}).size(), 2u);
+  ASSERT_EQ(times.Find(Epoch(1), {9, 10}).size(), 1u);
+  EXPECT_EQ(times.Find(Epoch(1), {9, 10}).front().worker, WorkerId(1));
+  EXPECT_EQ(times.Find(Epoch(1), {20, 24}).size(), 1u);
+  EXPECT_TRUE(times.Find(Epoch(1), {8, 24}).empty());
+  EXPECT_TRUE(times.Find(Epoch(1), {22, 25}).empty());
+  EXPECT_TRUE(times.Find(Epoch(0), {0, 8}).empty());
+}
+
+// A job of 16 workers with eight units each. The times of units are of their samples.
+class ReplayOfUnequalUnits : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ofstream out(folder_ / "costs.csv");
+    out << "round,unit,seconds\n";
+    RandomStream random(5);
+    for (int r = 0; r < 20; ++r) {
+      for (int u = 0; u < 128; ++u) out << r << ',' << u << ',' << 0.1 * Length(random) << "\n";
+    }
+  }
+  SimulateOptions Job(const std::string& policy, const char* slowdown) {
+    auto options = ParseSimulateOptions(std::vector<std::string>{
+        "--workers=16", "--job.rounds=20", "--job.global_batch=128", "--train-samples=2560",
+        "--exchange=modelled", "--slowdown", slowdown, "--unit-costs=" + (folder_ / "costs.csv"),
+        "--policy.name=" + policy, "--run-dir=" + (folder_ / policy)});
+    EXPECT_TRUE(options.ok()) << options.error().message;
+    return *options;
+  }
+  // What the replay of the run under full comes to, beside that of the real run.
+  double Predicted(const SimulateOptions& job, const std::string& policy, double real) {
+    const auto records = ReadRounds(folder_ / "full");
+    const auto measured = MeasureRun(*records);
+    EXPECT_TRUE(measured.ok());
+    const auto predicted = Predict(job, *measured, policy);
+    EXPECT_TRUE(predicted.ok());
+    return predicted->seconds / real;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(ReplayOfUnequalUnits, KeepsTheTimesOfTheirSamples) {
+  for (const char* slowdown : {"worker=3,factor=1", "worker=3,factor=2"}) {
+    SCOPED_TRACE(slowdown);
+    for (const char* policy : {"full", "flexrr"}) {
+      const auto run = SimulateIntoRunDirectory(Job(policy, slowdown));
+      ASSERT_TRUE(run.ok()) << run.error().message;
+    }
+    const SimulateOptions job = Job("full", slowdown);
+    EXPECT_NEAR(Predicted(job, "full+none", SecondsOf(folder_ / "full")), 1, 0.01);
+    EXPECT_NEAR(Predicted(job, "full+flexrr", SecondsOf(folder_ / "flexrr")), 1, 0.03);
+    std::filesystem::remove_all(folder_ / "full");
+    std::filesystem::remove_all(folder_ / "flexrr");
+  }
+}
+
+// The run itself, where workers become slow and quick again within rounds.
+TEST(Replay, KeepsTheTimesOfAWorkersUnitsInTheirPlace) {
+  TempFolder folder;
+  const std::string run_dir = folder / "run";
+  const auto options = ParseSimulateOptions(std::vector<std::string>{
+      "--workers=4", "--job.rounds=60", "--job.global_batch=64", "--job.units=64",
+      "--train-samples=60000", "--emulate.unit_time=20ms", "--unit-spread=0.05", "--slowdown",
+      "pattern=disrupted,factor=4,length=300ms,gap=300ms", "--run-dir=" + run_dir});
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  ASSERT_TRUE(SimulateIntoRunDirectory(*options).ok());
+  const auto records = ReadRounds(run_dir);
+  ASSERT_TRUE(records.ok());
+  const auto measured = MeasureRun(*records);
+  ASSERT_TRUE(measured.ok()) << measured.error().message;
+  EXPECT_TRUE(measured->factors.empty());
+  const auto again = Predict(*options, *measured, "full");
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_NEAR(again->seconds / SecondsOf(run_dir), 1, 0.01);
 }
 
 TEST(Replay, TheTableHasARowForEachPolicyThatThereIs) {

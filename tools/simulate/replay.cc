@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <istream>
 #include <limits>
 #include <map>
@@ -150,12 +151,22 @@ std::uint32_t WorkersOf(const std::vector<coordinator::RoundRecord>& records) {
   return workers;
 }
 
-void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
+// Times count from `first`.
+void AddRound(const coordinator::RoundRecord& record, double first, RunTimes* run) {
+  const double start = record.start - first;
+  const double length = record.commit - record.start;
   std::map<WorkerId, WorkerRound> rounds;
   for (const coordinator::UnitRecord& unit : record.units) {
-    const double each = std::max(unit.end - unit.start, 0.0) / static_cast<double>(unit.units);
-    run->workers[unit.worker.value].unit.Add(
-        record.start, each / (1 + run->run_cost / static_cast<double>(unit.run)), unit.units);
+    const double seconds =
+        std::max(unit.end - unit.start, 0.0) / (1 + run->run_cost / static_cast<double>(unit.run));
+    run->workers[unit.worker.value].unit.Add(start, seconds / static_cast<double>(unit.units),
+                                             unit.units);
+    run->ranges.Add(record.epoch, {.range = unit.range,
+                                   .worker = unit.worker,
+                                   .units = unit.units,
+                                   .seconds = seconds,
+                                   .start = unit.start - first,
+                                   .round_seconds = length});
     WorkerRound& round = rounds[unit.worker];
     if (round.units == 0 || unit.start < round.first_start) round.first_start = unit.start;
     round.units += unit.units;
@@ -164,10 +175,10 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
   double units = 0;
   for (const auto& [worker, round] : rounds) {
     WorkerTimes& times = run->workers[worker.value];
-    times.begin.Add(record.start, std::max(round.first_start - record.start, 0.0));
+    times.begin.Add(start, std::max(round.first_start - record.start, 0.0));
     const auto delivered = record.delivered.find(worker);
     if (delivered != record.delivered.end()) {
-      times.delivery.Add(round.last_end, std::max(delivered->second - round.last_end, 0.0));
+      times.delivery.Add(round.last_end - first, std::max(delivered->second - round.last_end, 0.0));
     }
     units += static_cast<double>(round.units);
   }
@@ -177,7 +188,7 @@ void AddRound(const coordinator::RoundRecord& record, RunTimes* run) {
   for (const WorkerId worker : record.excluded) {
     WorkerTimes& times = run->workers[worker.value];
     ++times.rounds_excluded;
-    times.unit_at_least.emplace_back(record.start, (record.commit - record.start) / share);
+    times.unit_at_least.emplace_back(start, length / share);
   }
 }
 
@@ -389,7 +400,7 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   }
   run.run_cost = fit.in_units();
   for (const auto& record : records) {
-    AddRound(record, &run);
+    AddRound(record, records.front().start, &run);
     ++run.rounds;
     run.samples += record.samples;
     for (const auto& unit : record.units) {
@@ -399,6 +410,9 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
     }
   }
   FillGaps(&run);
+  run.ranges.Sort();
+  run.factors = WorkerFactorsIfTimesAreOfSamples(
+      records, static_cast<std::uint32_t>(run.workers.size()), run.run_cost);
   run.unit_samples = std::max(MedianOf(std::move(sizes)), 1.0);
   run.seconds = records.back().commit - records.front().start;
   if (run.seconds <= 0) return Unplayable("the run's rounds took no time");
@@ -409,12 +423,37 @@ Result<RunTimes> MeasureRun(const std::vector<coordinator::RoundRecord>& records
   return run;
 }
 
-Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, Epoch, const Unit& unit,
+Duration ReplayCompute::UnitTime(WorkerId worker, Time now, RoundId, Epoch epoch, const Unit& unit,
                                  std::uint32_t run, RandomStream& random) {
-  const double usual = run_->workers[worker.value].unit.Draw(Seconds(now - start_), random);
+  const double at = Seconds(now - start_);
   double units = 1;
   if (per_sample_) units = static_cast<double>(unit.range.size()) / run_->unit_samples;
+  const std::optional<double> recorded = Recorded(worker, at, epoch, unit.range);
+  const double usual =
+      recorded ? *recorded / units : run_->workers[worker.value].unit.Draw(at, random);
   return std::max(FromSeconds(usual * (units + run_->run_cost / run)), Duration(1000));
+}
+
+std::optional<double> ReplayCompute::Recorded(WorkerId worker, double at, Epoch epoch,
+                                              const SampleRange& range) const {
+  const auto entries = run_->ranges.Find(epoch, range);
+  if (entries.empty() || (!per_sample_ && entries.size() > 1)) return std::nullopt;
+  double seconds = 0;
+  for (const RangeTimes::Entry& entry : entries) {
+    double factor = 1;
+    if (!run_->factors.empty()) {
+      factor = run_->factors[worker.value] / run_->factors[entry.worker.value];
+    } else if (worker != entry.worker || std::abs(at - entry.start) > entry.round_seconds) {
+      return std::nullopt;
+    }
+    const std::uint64_t samples =
+        std::min(range.to, entry.range.to) - std::max(range.from, entry.range.from);
+    const double share =
+        per_sample_ ? static_cast<double>(samples) / static_cast<double>(entry.range.size())
+                    : 1 / static_cast<double>(entry.units);
+    seconds += entry.seconds * share * factor;
+  }
+  return seconds;
 }
 
 Result<Prediction> Predict(const SimulateOptions& options, const RunTimes& run,

@@ -14,6 +14,7 @@
 #include "coordinator/job/records.h"
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/options.h"
+#include "tools/simulate/range_times.h"
 
 namespace lockstep::simulate {
 
@@ -68,7 +69,7 @@ class UnitTimes {
   std::vector<Round> rounds_;
 };
 
-// The times of each worker of a run, in seconds since the job's start.
+// The times of each worker of a run, in seconds since the first round's start.
 struct WorkerTimes {
   UnitTimes unit;
   Measured delivery;  // from its last unit's end until its part was delivered
@@ -81,6 +82,10 @@ struct WorkerTimes {
 
 struct RunTimes {
   std::vector<WorkerTimes> workers;
+  RangeTimes ranges;
+  // How long each worker takes beside the others, if units' times belong to their samples; else
+  // nothing.
+  std::vector<double> factors;
   std::uint64_t rounds = 0;
   std::uint64_t samples = 0;        // counted
   std::uint64_t epoch_samples = 0;  // at least
@@ -103,6 +108,9 @@ Result<std::vector<coordinator::RoundRecord>> ReadRounds(std::istream& lines,
 // Checks that a job of this config can have been that run. Returns kInvalid with one line.
 Status CheckReplay(const JobConfig& job, const RunTimes& run);
 
+// A unit takes the time of its samples in the run, if the same worker computed them at about the
+// same time. Where times belong to samples, any worker did, and speeds are taken into account. All
+// other times are drawn from the worker's.
 class ReplayCompute final : public ComputeModel {
  public:
   // `per_sample`: a shorter unit takes less time; otherwise all take the same.
@@ -112,6 +120,9 @@ class ReplayCompute final : public ComputeModel {
                     std::uint32_t run, RandomStream& random) override;
 
  private:
+  std::optional<double> Recorded(WorkerId worker, double at, Epoch epoch,
+                                 const SampleRange& range) const;
+
   const RunTimes* run_;
   const Time start_;
   const bool per_sample_;
