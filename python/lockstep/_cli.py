@@ -16,6 +16,7 @@ _USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARG
        lockstep compare --out DIR [options] -- SCRIPT [ARGUMENT ...]              compare policies under slow-downs
        lockstep export RUN_DIR --tensorboard DIR --otlp FILE                      hand the rounds on to other tools
        lockstep simulate [options]                                                simulate thousands of workers
+       lockstep import-trace TRACE --out RUNDIR [options]                         make a run directory of another job's trace
        lockstep coordinator [options]                                             start a coordinator by itself
        lockstep --version
 
@@ -68,7 +69,7 @@ def _command() -> int:
         case ["coordinator" | "doctor" | "simulate" as name, *arguments]:
             program = str(_place.program(f"lockstep-{name}"))
             os.execv(program, [program, *arguments])
-        case ["compare" | "ctl" as name, *arguments]:
+        case ["compare" | "ctl" | "import-trace" as name, *arguments]:
             os.execv(sys.executable, [sys.executable, str(_place.tool(name)), *arguments])
         case ["status", *arguments]:
             os.execv(sys.executable, [sys.executable, str(_place.tool("ctl")), "status", *arguments])

@@ -67,7 +67,7 @@ class WheelTest(harness.ClusterTest):
         self.assertRegex(self.run_here("lockstep", "--version").stdout, r"\Alockstep \d+\.\d+\.\d+\n\Z")
         for words, message in ((["run", "--help"], "--policy"), (["coordinator", "--help"], "--workers"), (["simulate", "--help"], "--faults"),
                                (["ctl", "--help"], "drain"), (["status", "--help"], "--run-dir"), (["doctor", "--help"], "--json"), (["compare", "--help"], "--patterns"),
-                               (["export", "--help"], "--otlp")):
+                               (["export", "--help"], "--otlp"), (["import-trace", "--help"], "--unit-costs")):
             done = self.run_here("lockstep", *words)
             self.assertEqual(done.returncode, 0, done)
             self.assertIn(message, done.stdout)

@@ -12,7 +12,7 @@ if(lockstep_programs)
   add_dependencies(programs ${lockstep_programs})
   install(TARGETS ${lockstep_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
-foreach(tool launch ctl slowdown compare check-run)
+foreach(tool launch ctl slowdown compare check-run import-trace)
   install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/${tool}" DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME lockstep-${tool})
 endforeach()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_compare" "${PROJECT_SOURCE_DIR}/tools/lib/lockstep_launch"

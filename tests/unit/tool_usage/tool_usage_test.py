@@ -15,7 +15,7 @@ mkdir "$dir"
 for at in 1 2 4; do echo "{\\"times\\": {\\"commit\\": $at}}"; done >"$dir/rounds.jsonl"
 """
 EXPERIMENTS = TOOLS / "experiments"
-PARSED = ("bench-build", "chaos", "check-run", "compare", "ctl", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
+PARSED = ("bench-build", "chaos", "check-run", "compare", "ctl", "import-trace", "launch", "lint", "slowdown", *sorted(file.name for file in EXPERIMENTS.iterdir() if os.access(file, os.X_OK) and file.is_file()))
 
 
 def path_of(tool):
