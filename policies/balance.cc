@@ -1,6 +1,7 @@
 #include "policies/balance.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <queue>
 #include <tuple>
@@ -20,6 +21,84 @@ Duration ShareTime(Duration unit_time, double run_cost, std::uint32_t units) {
   return unit_time * units + FromSeconds(Seconds(unit_time) * run_cost);
 }
 
+double LowerMedian(std::vector<double> values) {
+  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Tells slow workers from long units. Where units take different times because of their data, the
+// recent time of a worker differs from that of the others by chance, and a share by it makes the
+// round longer. So a difference counts once it is beyond what chance makes of means over as many
+// rounds. A sudden change beyond all that chance makes of a single round counts at once.
+class Speeds {
+ public:
+  // `change`: a smaller one, as a share, is no sudden one. Returns the members' unit times to plan
+  // by.
+  std::vector<Duration> Learn(std::span<const WorkerView> members, double change) {
+    for (const WorkerView& member : members) Add(member, change);
+    std::vector<double> means;
+    std::vector<double> spreads;
+    for (const WorkerView& member : members) {
+      const Known& known = known_[member.member.worker.value];
+      means.push_back(known.mean);
+      if (known.rounds > 1) spreads.push_back(known.spread);
+    }
+    usual_spread_ = spreads.empty() ? 0 : LowerMedian(std::move(spreads));
+    const double usual = LowerMedian(means);
+    std::vector<Duration> times;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      const Known& known = known_[members[i].member.worker.value];
+      const double tolerance = kBeyondChance * std::sqrt(usual_spread_ * ErrorOf(known.rounds));
+      const bool differs = std::abs(means[i] - usual) > tolerance * usual;
+      times.push_back(FromSeconds(differs ? means[i] : usual));
+    }
+    return times;
+  }
+
+ private:
+  static constexpr double kMemory = 16;       // rounds
+  static constexpr double kBeyondChance = 3;  // standard deviations of a mean
+  static constexpr double kSudden = 4;        // of a round
+  // A worker's recent time is a median over three rounds, so those of rounds side by side are much
+  // alike: so many are worth one.
+  static constexpr double kAlike = 2.5;
+
+  struct Known {
+    MemberId member;
+    std::uint32_t rounds = 0;
+    double mean = 0;    // of the recent times, in seconds
+    double spread = 0;  // the variance of these, relative to the mean's square
+  };
+
+  // The variance of a mean over so many rounds, relative to that of one.
+  static double ErrorOf(std::uint32_t rounds) {
+    const double kept = 1 / (2 * kMemory - 1);  // of a mean with exponential weights
+    return std::min(1.0, kAlike * std::max(1.0 / rounds, kept));
+  }
+
+  void Add(const WorkerView& member, double change) {
+    const std::uint32_t slot = member.member.worker.value;
+    if (known_.size() <= slot) known_.resize(slot + 1);
+    Known& known = known_[slot];
+    if (known.member != member.member) known = {.member = member.member};
+    const double time = Seconds(member.unit_time_mean);
+    const double off = known.rounds == 0 ? 0 : time / known.mean - 1;
+    const double sudden = std::max(kSudden * std::sqrt(usual_spread_), change);
+    if (known.rounds == 0 || std::abs(off) > sudden) {
+      known.mean = time;
+      known.rounds = 1;
+      return;
+    }
+    ++known.rounds;
+    known.spread += (off * off - known.spread) / std::min<double>(known.rounds - 1, kMemory);
+    known.mean += known.mean * off / std::min<double>(known.rounds, kMemory);
+  }
+
+  std::vector<Known> known_;  // by slot
+  double usual_spread_ = 0;
+};
+
 class Balance final : public WorkRule {
  public:
   explicit Balance(const BalanceOptions& options) : options_(options), equal_(MakeWorkNone()) {}
@@ -34,6 +113,7 @@ class Balance final : public WorkRule {
     if (std::find(unit_times.begin(), unit_times.end(), Duration{}) != unit_times.end()) {
       shares = equal_->Share(members, units);  // until all are measured
     } else {
+      unit_times = speeds_.Learn(members, options_.hysteresis);
       run_cost_ = MedianRunCost(members).value_or(0);
       shares = SharesBySpeed(unit_times, run_cost_, units);
       const bool same_members =
@@ -76,6 +156,7 @@ class Balance final : public WorkRule {
 
   const BalanceOptions options_;
   const std::unique_ptr<WorkRule> equal_;
+  Speeds speeds_;
   std::vector<MemberId> members_;  // of the last plan
   std::uint32_t units_ = 0;
   double run_cost_ = 0;

@@ -224,11 +224,15 @@ class Flexrr final : public WorkRule {
       WorkerEstimate& quick = estimates_[*helper];
       const std::uint32_t last = from.units_given - 1 - moved;
       const double cost = CostOf(from, last, last + 1);
-      // Half a unit more: among equals the last unit would go to and fro.
-      const Time done = quick.end + quick.start_cost + quick.Steps(1, cost) * 3 / 2;
+      // Half a unit more: among equals the last unit would go to and fro. Who has nothing begins
+      // one that waits behind others at once, so that nobody takes it back.
+      const Duration step = quick.Steps(1, cost);
+      const bool at_once = quick.idle && last >= Begun(from);
+      const Time done = quick.end + quick.start_cost + step + (at_once ? Duration{} : step / 2);
       if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
       quick.end += quick.start_cost + quick.Steps(1, cost);
       quick.start_cost = {};
+      quick.idle = false;
       helpers_.GaveOne(*helper, cost);
       slow.end -= slow.Steps(1, cost);
       const WorkerId to = view.workers[*helper].member.worker;

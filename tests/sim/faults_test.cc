@@ -134,7 +134,7 @@ TEST(Faults, WorkersMayDieWithTheirCoordinator) {
   FaultOutcome outcome = RunWith(
       "--fault crash@0.2s:1 --fault crash-coordinator@0.2s,for=0.3s "
       "--fault stop@0.6s:2,for=1.5s --fault crash-coordinator@0.61s,for=0.1s",
-      10);  // a job that is long enough for both
+      11);  // a job that is long enough for both
   EXPECT_EQ(outcome.failure, "") << outcome.details;
   EXPECT_EQ(outcome.counts["taken over"], 2u);
   EXPECT_GT(outcome.caught_up, 0u);

@@ -426,6 +426,13 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   job.schedule = DrawSchedule(more);
   job.cluster.weighed = draw.seed % 2 == 1;
   machine.epoch_ends = draw.seed % 4 < 2;
+  // Sixteen times as much for some samples as for others.
+  if (draw.seed % 3 == 1) {
+    const auto cost = [seed = draw.seed](Epoch epoch, std::uint64_t position) {
+      return 1 << Mix64(Mix64(seed ^ Mix64(epoch.value)) ^ position) % 5;
+    };
+    job.cluster.costs = std::make_shared<KnownCosts>(job.cluster.train_samples, cost);
+  }
   job.linear_scaling = more.NextBelow(4) != 0;
   if (job.policy.name != "async") job.kept = draw.kept;
   if (job.policy.name != "async" && draw.rank > 0) {

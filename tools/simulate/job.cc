@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <memory>
 #include <optional>
 
 #include "base/check.h"
@@ -51,6 +52,14 @@ worker::Layout LayoutOf(const SimulateOptions& options) {
                         worker::Layout::Copies::kBuckets, compression);
 }
 
+std::shared_ptr<KnownCosts> CostsOf(const SimulateOptions& options) {
+  if (!options.knows_costs) return nullptr;
+  const auto cost = [costs = *options.unit.costs](Epoch epoch, std::uint64_t position) {
+    return costs.SecondsOf(epoch, {position, position + 1});
+  };
+  return std::make_shared<KnownCosts>(options.train_samples, cost);
+}
+
 // It is for policies that choose by it; other jobs are unchanged.
 double MeasuredGb(const SimulateOptions& options) {
   return options.job.exchange.algorithm == "auto" ? options.network.bytes_per_second / 1e9 : 0;
@@ -73,6 +82,7 @@ class JobRun {
       cluster.machine.shards = options.job.optimizer.Shards(options.workers);
       cluster.train_samples = options.train_samples;
       cluster.whole_checkpoints = false;
+      cluster.costs = CostsOf(options);
       cluster.measured_gb_per_second = MeasuredGb(options);
       cluster_.emplace(std::move(cluster), LayoutOf(options), &network_, compute,
                        [number = options.job.exchange.number_bytes()](const MemberId&) {
@@ -94,6 +104,7 @@ class JobRun {
       exchange.machine = MachineOf(options);
       exchange.delivery = options.delivery;
       exchange.apply = options.begin;
+      exchange.costs = CostsOf(options);
       exchange_.emplace(std::move(exchange), compute, options.workers);
     }
     Attach();

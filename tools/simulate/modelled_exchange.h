@@ -7,12 +7,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/data_network.h"
 #include "tools/simulate/exchange_times.h"
+#include "tools/simulate/known_costs.h"
 #include "worker/core/step_machine.h"
 #include "worker/layout/layout.h"
 
@@ -41,6 +43,7 @@ class ModelledExchange {
     // start.
     std::function<Duration(WorkerId, Duration)> delivery;
     std::function<Duration(WorkerId, Duration)> apply;
+    std::shared_ptr<KnownCosts> costs;  // that programs tell; null: they tell none
   };
   // The sums of one attempt at a round.
   struct Publication {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tools/simulate/modelled_worker.h"
+#include "worker/core/cost_report.h"
 
 namespace lockstep::simulate {
 
@@ -13,13 +14,15 @@ struct ModelledWorker::Machine {
         buffers(context),
         peers(context),
         rounds(context),
-        own(context, buffers, peers, rounds) {}
+        own(context, buffers, peers, rounds),
+        costs(context) {}
 
   worker::Context context;
   worker::Buffers buffers;
   worker::Peers peers;        // without members
   worker::LiveRounds rounds;  // without owners: OwnWork announces nothing
   worker::OwnWork own;
+  worker::CostReport costs;
   worker::Actions actions;  // actions being carried out
 };
 

@@ -64,6 +64,7 @@ void ModelledWorker::OnWelcome(const msg::Welcome& m) {
   worker::MachineConfig config = exchange_->options.machine;
   config.self = self_;
   config.term = m.term;
+  config.takes_costs = m.takes_costs;
   machine_ = std::make_unique<Machine>(std::move(config), exchange_->layout);
   machine_->context.now = host_->now();
   exchange_->Enter(self_.worker, this);
@@ -116,6 +117,14 @@ void ModelledWorker::Adopt(const Plan& plan) {
       plan.assignments.begin(), plan.assignments.end(), self_,
       [](const Assignment& assignment, const MemberId& id) { return assignment.member < id; });
   if (at != plan.assignments.end() && at->member == self_) own.assignments.push_back(*at);
+  if (KnownCosts* known = exchange_->options.costs.get(); known != nullptr) {
+    if (!told_costs_ || *told_costs_ < plan.epoch) {
+      machine_->costs.OnGiven(known->Of(plan.epoch));
+      machine_->costs.OnGiven(known->Of(plan.epoch.Next()));
+      told_costs_ = plan.epoch;
+    }
+    machine_->costs.OnPlan(plan);
+  }
   plan_ = own;
   plan_->assignments.clear();
   TakeUnits(own);

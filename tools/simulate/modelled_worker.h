@@ -114,8 +114,9 @@ class ModelledWorker final : public WorkerModel {
   std::uint32_t copies_ = 0;  // the last order to catch up
 
   std::optional<worker::action::StartWork> work_;
-  bool computing_ = false;   // the state of take_
-  std::uint64_t takes_ = 0;  // counts them
+  std::optional<Epoch> told_costs_;  // of this epoch and the next one
+  bool computing_ = false;           // the state of take_
+  std::uint64_t takes_ = 0;          // counts them
   worker::UnitQueue::Take take_;
   std::optional<ComputedRun> run_;  // where that is a run
   Time timer_ = kNever;

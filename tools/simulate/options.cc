@@ -90,6 +90,7 @@ struct Raw {
   std::uint64_t memory_bandwidth = 10'000'000'000;
   double coordinator_cost_s = 5e-6;
   double message_cost_s = 0;
+  std::string costs = "unknown";
   std::vector<SlowLink> slow_links;
   Seeds seeds;
   bool help = false;
@@ -132,6 +133,10 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
       "header round,unit,seconds. They belong to the data, so a unit that moves keeps its "
       "own. A longer job begins again with round 0. Without job.units, the file's number "
       "holds");
+  table.Add(
+      "costs", &raw->costs, Choice({"unknown", "known"}),
+      "known: with --unit-costs, the programs tell what their samples cost, and policies that "
+      "move work share it out by that");
   table.Add("run-time", &raw->run_time_s, DurationSeconds(0, 3600),
             "Added time of a run, whatever the number of its units");
   table.Add("unit-spread", &options->unit.spread, Number(0, 10),
@@ -429,6 +434,10 @@ Result<SimulateOptions> ParseSimulateOptions(std::span<const std::string> argume
   options.coordinator_cost = FromSeconds(raw.coordinator_cost_s);
   options.network.message_cost = FromSeconds(raw.message_cost_s);
   if (options.train_samples == 0) options.train_samples = TrainSamples(options.job.data);
+  options.knows_costs = raw.costs == "known";
+  if (options.knows_costs && options.unit_costs.empty()) {
+    return Invalid("--costs known: say with --unit-costs what units cost");
+  }
   if (!options.unit_costs.empty()) {
     if (Status taken = TakeUnitCosts(&options); !taken) return taken.error();
   }

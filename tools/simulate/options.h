@@ -36,7 +36,8 @@ struct SimulateOptions {
   JobConfig job;
   std::string exchange = "auto";
   UnitTimeOptions unit;
-  std::string unit_costs;  // a file; what it says is in `unit`
+  std::string unit_costs;    // a file; what it says is in `unit`
+  bool knows_costs = false;  // programs tell what samples cost
   NetworkOptions network;
   Duration coordinator_cost = std::chrono::microseconds(5);
   std::uint64_t model_bytes = 4u << 20;

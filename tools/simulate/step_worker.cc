@@ -128,6 +128,7 @@ void StepWorker::Begin(const msg::Welcome& welcome, const Before& before) {
   config.held_whole = before.whole;
   config.first_generation = before.next_generation;
   config.epochs_seen = before.epochs_seen;
+  config.takes_costs = welcome.takes_costs;
   config.state_tensors = StateTensors(cluster_->layout);
   config.mapping = options.hosts > 0;
   config.host_id = HostId();
@@ -553,7 +554,18 @@ void StepWorker::Do(const action::StartWork& a) {
   LOCKSTEP_CHECK(!in_run_, "new work within a run");
   work_ = a;
   numbers_->StartWork(a);
+  TellCosts(a.epoch);
   Compute();
+}
+
+// As a program does that has the order of its samples when the first ones are wanted.
+void StepWorker::TellCosts(Epoch epoch) {
+  if (cluster_->options.costs == nullptr || (told_costs_ && *told_costs_ >= epoch)) return;
+  told_costs_ = epoch;
+  host_->After(Shortly(), [this, epoch] {
+    Handle(cluster_->options.costs->Of(epoch));
+    Handle(cluster_->options.costs->Of(epoch.Next()));
+  });
 }
 
 void StepWorker::Compute() {

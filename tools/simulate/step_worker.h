@@ -17,6 +17,7 @@
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/computed_run.h"
 #include "tools/simulate/data_network.h"
+#include "tools/simulate/known_costs.h"
 #include "tools/simulate/numbers.h"
 #include "tools/simulate/simulation.h"
 #include "worker/core/step_machine.h"
@@ -47,6 +48,7 @@ class Cluster {
     bool own_parameters = false;        // msg::Ready::own_parameters
     bool weighed = false;               // runs count for DivisorOf, not for their samples
     bool validates = false;             // some programs take longer between epochs than rounds last
+    std::shared_ptr<KnownCosts> costs;  // that programs tell; null: they tell none
   };
   using MakeNumbers = std::function<std::shared_ptr<Numbers>(const MemberId& self)>;
 
@@ -146,6 +148,7 @@ class StepWorker final : public WorkerModel {
   void Do(const worker::action::OpenBlock& a) { numbers_->OpenBlock(a.buffer, a.generation); }
   void Do(const worker::action::GiveBack& a) { numbers_->GiveBack(a); }
   void Do(const worker::action::StartWork& a);
+  void TellCosts(Epoch epoch);
   void Do(const worker::action::WakeCompute&) { Compute(); }
   void Do(const worker::action::VoidWork& a);
   void Do(const worker::action::EvaluateChunk& a);
@@ -206,9 +209,10 @@ class StepWorker final : public WorkerModel {
   Time compute_hangs_until_;
   Time away_until_;  // the latest one
   std::optional<worker::action::StartWork> work_;
-  bool in_run_ = false;          // in a run, or sealing
-  bool between_epochs_ = false;  // the program looks at the parameters of an epoch's end
-  std::uint64_t runs_ = 0;       // counts them
+  std::optional<Epoch> told_costs_;  // of this epoch and the next one
+  bool in_run_ = false;              // in a run, or sealing
+  bool between_epochs_ = false;      // the program looks at the parameters of an epoch's end
+  std::uint64_t runs_ = 0;           // counts them
   worker::UnitQueue::Take computing_;
   std::optional<ComputedRun> run_;  // until it has ended; the run of computing_
   std::uint64_t timer_ = 0;

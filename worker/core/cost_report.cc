@@ -1,9 +1,23 @@
 #include "worker/core/cost_report.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace lockstep::worker {
+
+event::CostsGiven CostsOf(Epoch epoch, std::span<const float> costs) {
+  constexpr double kLargest = std::numeric_limits<std::uint16_t>::max();
+  const double scale = *std::ranges::max_element(costs) / kLargest;
+  auto numbers = std::make_shared<std::vector<std::uint16_t>>(costs.size());
+  std::ranges::transform(costs, numbers->begin(), [&](float cost) {
+    return static_cast<std::uint16_t>(std::lround(std::min(cost / scale, kLargest)));
+  });
+  return {epoch, scale, std::move(numbers)};
+}
 
 void CostReport::OnGiven(const event::CostsGiven& e) {
   if (!context_.config.takes_costs || e.costs == nullptr || e.costs->empty()) return;

@@ -7,10 +7,15 @@
 
 #include <cstddef>
 #include <deque>
+#include <span>
 
 #include "worker/core/context.h"
 
 namespace lockstep::worker {
+
+// `costs`: by position; none below 0, and one above it. 16 bits for each are enough: they are added
+// up over units, to plan by.
+event::CostsGiven CostsOf(Epoch epoch, std::span<const float> costs);
 
 class CostReport {
  public:

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <memory>
 #include <utility>
 
 #include "base/permutation.h"
+#include "worker/core/cost_report.h"
 
 namespace lockstep::worker {
 
@@ -45,16 +44,9 @@ void EpochCosts::TellInOrder(Epoch epoch, std::span<const std::uint32_t> order) 
   Tell(epoch, costs);
 }
 
-// 16 bits for each sample: of a sum of many of them that is more than enough to plan by.
 void EpochCosts::Tell(Epoch epoch, std::span<const float> costs) {
-  constexpr double kLargest = std::numeric_limits<std::uint16_t>::max();
-  const double scale = *std::ranges::max_element(costs) / kLargest;
-  auto numbers = std::make_shared<std::vector<std::uint16_t>>(costs.size());
-  std::ranges::transform(costs, numbers->begin(), [&](float cost) {
-    return static_cast<std::uint16_t>(std::lround(std::min(cost / scale, kLargest)));
-  });
   std::erase_if(kept_, [&](const event::CostsGiven& other) { return other.epoch == epoch; });
-  kept_.push_back({epoch, scale, std::move(numbers)});
+  kept_.push_back(CostsOf(epoch, costs));
   if (kept_.size() > 2) kept_.pop_front();
   told_(kept_.back());
 }
