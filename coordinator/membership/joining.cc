@@ -185,6 +185,11 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
   if (rounds_->replicas().any() && job_->members.BrokenEdges(member.id.worker) > 0) return false;
   const std::optional<RoundId> at = rounds_->JoinAt();
   if (!at) return false;
+  if (*at == RoundId(0)) {
+    // What is before the first round is nobody's to copy: it waits for the first commit.
+    Sometimes<"joining: one that is behind waits for the first commit">();
+    return false;
+  }
   Member* donor = ChooseDonor(member, *at, not_from);
   if (donor == nullptr) return false;
   LOCKSTEP_CHECK(donor->live() && donor->id != member.id, "worker {} copies from worker {}",

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/compatibility.h"
 #include "base/routes.h"
+#include "base/sometimes.h"
 #include "coordinator/round/cost_plan.h"
 #include "policies/registry.h"
 
@@ -364,6 +365,7 @@ std::vector<float> Planner::CostsOf(const PlannedUnits& planned) {
     if (!cost) return {};
     costs[unit.index.value] = static_cast<float>(std::max(*cost / usual, kLeastCost));
   }
+  Sometimes<"costs: a round is planned by them">();
   if (!std::exchange(said_costs_, true)) {
     const auto [least, most] = std::ranges::minmax(costs);
     job_->Log(LogLevel::kInfo,

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/sometimes.h"
+
 namespace lockstep::coordinator {
 
 Status SampleCosts::Take(const MemberId& from, const msg::Costs& message,
@@ -20,6 +22,7 @@ Status SampleCosts::Take(const MemberId& from, const msg::Costs& message,
         known_, [&](const Known& other) { return other.epoch > message.epoch; });
     known = known_.insert(after, {message.epoch, from, {}});
   } else if (message.from == 0 && known->from != from) {
+    Sometimes<"costs: another worker tells them anew">();
     *known = {message.epoch, from, {}};
   }
   if (known->from != from || known->costs.size() != message.from) return {};

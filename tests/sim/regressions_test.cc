@@ -156,6 +156,9 @@ INSTANTIATE_TEST_SUITE_P(
              "--faults --seed 11861 --fault one-way@1.168185s:0-4,for=2.936952s "
              "--fault resume@3.025101s,for=0.111057s --fault cut-link@3.859304s:4-1"},
         Case{"TheLastCommitIsSentAgainWithACheckpoint", "--faults --seed 9957"},
+        // A link breaks as the job begins, so that one is behind before anything is committed.
+        Case{"WhoIsBehindBeforeTheFirstCommitCopiesNothing",
+             "--faults --seed 9078 --optimizer.replicas=2", true},
         // Two that do not hear each other for 100 s; liveness.timeout is 2 s.
         Case{"ALinkThatSwallowsEverythingHoldsUpTheSums",
              "--faults --seed 8 --workers 3 --policy.name=full "
