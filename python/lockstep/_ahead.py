@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from lockstep._batch_order import BatchOrder
 from lockstep._order import Order
 
 _PARTS = 4  # that an evaluation has for each worker
@@ -37,7 +38,7 @@ class Guess(Protocol):
 class Ahead:
     """Of what is trained on."""
 
-    def __init__(self, *, order: Order, samples: int, batch: int, epochs: int, workers: int) -> None:
+    def __init__(self, *, order: Order | BatchOrder, samples: int, batch: int, epochs: int, workers: int) -> None:
         """`samples`: of an epoch."""
         self._order, self._samples, self._batch, self._epochs = order, samples, min(batch, samples), epochs
         # Of the round in hand. Positions that were given back and come again lie before `_fresh` and tell nothing of what is next.
@@ -127,6 +128,46 @@ class Ahead:
     def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
         """Which samples those positions are."""
         return self._order.samples_of(epoch, first, end)
+
+
+class AheadInBatches:
+    """Which samples a worker is likely to be given next: those of the batches that `ahead` expects."""
+
+    def __init__(self, ahead: Ahead, order: BatchOrder) -> None:
+        self._ahead, self._order = ahead, order
+        self._epoch = 0
+        self.longest = 0  # of the last batch: the next ones are like it, or they are not
+
+    @property
+    def share(self) -> int:
+        """Samples in a round that this worker usually has."""
+        return max(1, round(self._ahead.share * self._order.mean(self._epoch)))
+
+    def saw(self, epoch: int, round_: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """A run, which is to be computed now."""
+        ((first, end),) = ranges
+        batch = self._order.batch_at(epoch, first)
+        self._epoch, self.longest = epoch, end - first
+        self._ahead.saw(epoch, round_, [(batch, batch + 1)])
+
+    def next(self, count: int) -> Iterator[tuple[int, int, int]]:
+        """(epoch, first, end) of whole batches, the last of which may go beyond so many samples."""
+        for epoch, begin, end in self._ahead.next(count):
+            for batch in range(begin, end):
+                if count <= 0:
+                    return
+                first, to = self._order.place(epoch, batch)
+                yield epoch, first, to
+                count -= to - first
+
+    def samples_of(self, epoch: int, first: int, end: int) -> Sequence[int]:
+        """Which samples have those places."""
+        return self._order.samples_of(epoch, first, end)
+
+
+def of_training(ahead: Ahead, order: Order | BatchOrder) -> Guess:
+    """`ahead`: of the order's positions."""
+    return AheadInBatches(ahead, order) if isinstance(order, BatchOrder) else ahead
 
 
 class AheadInParts:

@@ -45,6 +45,16 @@ class Entry:
                 "coordinator"
             )
 
+    def workers(self) -> int | None:
+        """That the job is to have; None: it is not known before the job is joined."""
+        if self.coordinator is None:
+            launched = _launched.surroundings()
+            return launched.workers if launched else 1
+        if self.coordinator != os.environ.get("LOCKSTEP_COORDINATOR"):
+            return None
+        workers = os.environ.get("LOCKSTEP_WORKERS", "")
+        return int(workers) if workers.isdecimal() else None
+
     def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
         """The model has worker 0's values then, where the workers have been started together. `device`: where it is."""
         self.look()  # the script may have begun a process group since

@@ -232,13 +232,14 @@ class Job:
 
         `epochs`: number of passes over the loader. `updates`: number of updates after which the job ends, if that is before.
         `global_batch`: samples in an update, of all workers together; without it the loader's batch size. A worker is never handed
-        more than the loader's batch size at once.
+        more than the loader's batch size at once. With a batch sampler of the script's own, batches in an update; without it one
+        for each worker.
         `units`: pieces of a global batch, the smallest work that moves; without it as many as the policy can use.
         `fixed_batch`: each batch is a single unit, so that all have one size, for models that are compiled or captured for it.
         `clip_grad_norm`: largest norm of the whole update's gradient.
         `scheduler_steps`: the script steps its scheduler after each update, or after each epoch.
         `samples`: for an IterableDataset, the number of its items in an epoch; `sharded`: it shares them out between the workers by
-        itself.
+        itself. For a batch sampler of the script's own `samples` is the number of batches, the first ones of each list.
         """
         if self._session is not None:
             raise UsageError(f"job.prepare was called twice, and a job has one model: make {_given.TOGETHER}")
@@ -258,6 +259,7 @@ class Job:
             scheduler_steps=scheduler_steps,
             seed=self._seed,
             own=self._settings,
+            workers=self._entry.workers(),
         )
         assert loader is not None
         self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
@@ -273,7 +275,7 @@ class Job:
             parts.units.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
         rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=parts.epochs, workers=self.size)
-        self._batches.begin(self._seed, *self._known(), ahead)
+        self._batches.begin(self._seed, *self._known(), _ahead.of_training(ahead, self._order))
         digest = _loader.dataset_digest(loader.dataset, self._seed, warns=self.rank == 0) + self._order.begin(self._seed, batch)
         if self._evaluation is not None:
             self._evaluation.begin(self._seed, *self._known())

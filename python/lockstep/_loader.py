@@ -22,6 +22,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from lockstep import _given, _torch
 from lockstep._ahead import AheadInParts, Guess
+from lockstep._batch_order import BatchOrder
 from lockstep._errors import Missing, UsageError, say
 from lockstep._model import digest_inputs
 from lockstep._order import Order, is_one_of
@@ -34,7 +35,7 @@ _LOOKED_AT = 16  # samples that the dataset's digest is made of
 _READ_AGAIN = 8  # of them: what flips an image or not is the same by chance every other time
 
 
-def warn_of_unused(loader: DataLoader[Any], order: Order) -> None:
+def warn_of_unused(loader: DataLoader[Any], order: Order | BatchOrder) -> None:
     """Warns of requests of the script that the job does not follow."""
     if order.has_unused_generator:
         warnings.warn(
@@ -82,8 +83,9 @@ def _bytes_of(dataset: Dataset[Any], seed: int, index: int) -> bytes:
 class Batches:
     """The dataset's samples, collated as the script's loader does."""
 
-    def __init__(self, loader: DataLoader[Any], *, sharded: bool = False, samples: int = 0) -> None:
-        """`sharded`: a stream that shares itself out. `samples`: of an epoch, where it is a stream."""
+    def __init__(self, loader: DataLoader[Any], *, sharded: bool = False, samples: int = 0, whole: bool = False) -> None:
+        """`sharded`: a stream that shares itself out. `samples`: of an epoch, where it is a stream. `whole`: each run is
+        one batch of the script's own."""
         self._stream = Stream(loader, sharded=sharded, samples=samples) if is_stream(loader) else None
         if sharded and self._stream is None:
             raise UsageError("sharded= is for an IterableDataset: of others the job shares out the samples")
@@ -94,14 +96,14 @@ class Batches:
             self._tensors = loader.dataset.tensors
         self._loader = loader
         self._pins = _pins(loader)
-        self._samples = Samples(loader.dataset)
+        self._samples = Samples(loader.dataset, whole=whole)
         self._processes: Processes | None = None
         self._seed = 0
 
     def start(self, seed: int) -> None:
         """The loader processes, if there are to be any. Before this process has the job's threads and sockets."""
         if self._loader.num_workers > 0 and self._tensors is None and self._stream is None:  # else there is nothing for them to do
-            self._processes = Processes(self._loader, seed)
+            self._processes = Processes(self._loader, seed, self._samples)
 
     def begin(self, seed: int, worker: int, workers: int, ahead: Guess) -> None:
         """The job's, which is known now."""
@@ -111,13 +113,14 @@ class Batches:
         if self._processes is not None:
             self._processes.begin(seed, ahead)
 
-    def read_run(self, run: Work) -> Any:
-        """Reads the run's samples, for `collate`. Random numbers of a sample depend on its position alone."""
+    def read_run(self, run: Work, ranges: Sequence[tuple[int, int]], samples: Sequence[int]) -> Any:
+        """Reads the run's samples, for `collate`. Random numbers of a sample depend on its position alone. `ranges`: of positions.
+        `samples`: which those are."""
         if self._tensors is not None:
-            return run.samples
+            return samples
         if self._stream is not None:
             return self._stream.read_run(run)
-        return self._read(run.epoch, run.round, run.ranges, run.samples)
+        return self._read(run.epoch, run.round, ranges, samples)
 
     def collate(self, values: Any) -> Any:
         batch = self._collate(values) if self._tensors is None else self._chosen(values)

@@ -3,7 +3,7 @@
 Coordinator and session use positions. DataLoader(shuffle=True) is the session's own order, from the job's seed. Every other order
 is a list that is made here, the same on every worker. With drop_last it is the session's order without its end. A sampler gives
 its list at the beginning of each pass, on every worker, also on one that comes late; all random generators are seeded from (seed,
-epoch).
+epoch). Where a batch sampler of the script's own gives batches, positions are batches (_batch_order.py).
 
 If lists differed, samples would count twice or never. So the first list is compared before round 0, and at a resume with that of
 the old job. Each round compares its list by two metrics: the least and the greatest digest that workers have.
@@ -13,10 +13,11 @@ import dataclasses
 import hashlib
 import itertools
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lockstep import _given
 from lockstep._errors import JobFailed, UsageError
@@ -73,12 +74,56 @@ def epoch_order(seed: int, epoch: int, size: int) -> "array[int]":
     return order
 
 
-class Order:
-    """Of the script's loader."""
+class Lists:
+    """The samples of the epochs that the script's sampler has given, and what shows whether all workers have the same."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, array[int]] = {}
+        self._digests: dict[int, int] = {}
+        self._seed = 0
+
+    def metrics(self, epoch: int) -> dict[str, float]:
+        """To be logged with each run."""
+        digest = self._digests.get(epoch)
+        return {} if digest is None else {LEAST: digest, GREATEST: digest}
+
+    def check(self, counted: Counted) -> None:
+        """A round that is committed."""
+        values = {name: value for name, _, value in counted.metrics}
+        if values.get(LEAST) != values.get(GREATEST):
+            raise UsageError(
+                f"the workers' samplers have given different samples for epoch {counted.epoch}, as round {counted.round} shows. "
+                "Let a sampler draw from torch, random or numpy, which the job seeds alike on all workers, and give it the same "
+                "settings on every worker"
+            )
+
+    def _seed_all(self, epoch: int) -> None:
+        """For what the sampler draws when it gives the list of that epoch."""
+        seed_all(seed_of(self._seed, epoch, _DRAWN))
+
+    def _keep(self, epoch: int, drawn: "array[int]", more: bytes = b"") -> None:
+        """With `more`, which is compared, too."""
+        self._lists[epoch] = drawn
+        digest = hashlib.sha256(drawn.tobytes() + more).digest()
+        self._digests[epoch] = int.from_bytes(digest[:_DIGEST_BYTES], "little")
+
+    def _kept(self, epoch: int) -> "array[int]":
+        if epoch not in self._lists:
+            raise JobFailed(f"the job has gone back to epoch {epoch}, whose order of samples is not kept any more")
+        return self._lists[epoch]
+
+    def _forget(self, before: int) -> None:
+        for epoch in [epoch for epoch in self._lists if epoch < before]:
+            del self._lists[epoch]
+            self._digests.pop(epoch, None)
+
+
+class Order(Lists):
+    """Of the script's loader, whose batches the job makes."""
 
     def __init__(self, loader: DataLoader[Any], samples: int | None = None) -> None:
         """`samples`: of a stream, which has no order: positions mean nothing there, but are counted."""
-        _given.check_loader(loader)
+        super().__init__()
         self._stream = is_stream(loader)
         if self._stream and samples is None:
             raise UsageError(
@@ -93,31 +138,19 @@ class Order:
                 "the DataLoader has batch_size=None, and a job shares out samples: let the dataset give them one by one, "
                 f"{_given.LOADER}"
             )
-        if not is_one_of(batches, BatchSampler):
-            raise UsageError(
-                f"the DataLoader's batch_sampler is a {type(batches).__name__}: which samples are computed together is for the job "
-                "to say, since work moves; give the DataLoader batch_size and sampler instead"
-            )
         self.batch_size: int = batches.batch_size
         self._drop_last: bool = batches.drop_last
         sampler: Any = batches.sampler
-        self._dataset_size = self._length(loader.dataset, "dataset") if samples is None else samples
+        self._dataset_size = length_of(loader.dataset, "dataset") if samples is None else samples
         self._sampler: Any = None  # None: shuffled from the job's seed
         self._size = self._dataset_size
         plain = is_one_of(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self._size
         if not plain and not self._stream:
-            self._size = self._length(sampler, f"sampler, {type(sampler).__name__},")
+            self._size = length_of(sampler, f"sampler, {type(sampler).__name__},")
             self._sampler = sampler
-            if getattr(sampler, "num_replicas", 1) != 1:
-                raise UsageError(
-                    f"the {type(sampler).__name__} is of one of {sampler.num_replicas} replicas, and the job shares samples out by "
-                    "itself: say shuffle=True instead"
-                )
+            refuse_replicas(sampler, "samples", "say shuffle=True instead")
         # Nothing to be drawn or compared.
         self._sequential = type(sampler) is SequentialSampler
-        self._lists: dict[int, array[int]] = {}
-        self._digests: dict[int, int] = {}
-        self._seed = 0
         self._positions = 0
         # Of torchdata's samplers each has one.
         drawn_from = plain and type(sampler) is RandomSampler and sampler.generator is not None
@@ -165,42 +198,26 @@ class Order:
 
     def samples_of(self, epoch: int, first: int, end: int) -> "array[int]":
         """Which samples those positions are."""
-        if epoch not in self._lists:
-            if self.shuffled:
-                self._lists[epoch] = epoch_order(self._seed, epoch, self._size)
-            elif self._sequential:
-                return array("I", range(first, end))
-            else:
-                raise JobFailed(f"the job has gone back to epoch {epoch}, whose order of samples is not kept any more")
-        return self._lists[epoch][first:end]
+        if self.shuffled and epoch not in self._lists:
+            self._lists[epoch] = epoch_order(self._seed, epoch, self._size)
+        elif self._sequential:
+            return array("I", range(first, end))
+        return self._kept(epoch)[first:end]
 
     def in_order(self, run: Work) -> Work:
         """The same run with the samples that it has by this order."""
-        for epoch in [epoch for epoch in self._lists if epoch < run.epoch - 1]:
-            del self._lists[epoch]
-            self._digests.pop(epoch, None)
+        self._forget(run.epoch - 1)
         if self._stream or (self.shuffled and self._positions == self._size):
             return run
         samples = tuple(sample for first, end in run.ranges for sample in self.samples_of(run.epoch, first, end))
         return dataclasses.replace(run, samples=samples)
 
-    def metrics(self, epoch: int) -> dict[str, float]:
-        """To be logged with each run."""
-        digest = self._digests.get(epoch)
-        return {} if digest is None else {LEAST: digest, GREATEST: digest}
-
-    def check(self, counted: Counted) -> None:
-        """A round that is committed."""
-        values = {name: value for name, _, value in counted.metrics}
-        if values.get(LEAST) != values.get(GREATEST):
-            raise UsageError(
-                f"the workers' samplers have given different samples for epoch {counted.epoch}, as round {counted.round} shows. "
-                "Let a sampler draw from torch, random or numpy, which the job seeds alike on all workers, and give it the same "
-                "settings on every worker"
-            )
+    def to_read(self, run: Work) -> tuple[Sequence[tuple[int, int]], Sequence[int]]:
+        """The positions that the samples of the run are read and seeded by, and which samples those are. `run`: of `in_order`."""
+        return run.ranges, run.samples
 
     def _draw(self, epoch: int) -> None:
-        seed_all(seed_of(self._seed, epoch, _DRAWN))
+        self._seed_all(epoch)
         kind = type(self._sampler).__name__
         given = list(itertools.islice(self._sampler, self._size + 1))
         if len(given) != self._size:
@@ -214,17 +231,23 @@ class Order:
         if least < 0 or greatest >= self._dataset_size:
             wrong = least if least < 0 else greatest
             raise UsageError(f"{kind} has given sample {wrong} of a dataset that has {self._dataset_size}")
-        drawn = array("I", numbers)
-        self._lists[epoch] = drawn
-        digest = hashlib.sha256(drawn.tobytes()).digest()
-        self._digests[epoch] = int.from_bytes(digest[:_DIGEST_BYTES], "little")
+        self._keep(epoch, array("I", numbers))
 
-    @staticmethod
-    def _length(of: Any, what: str) -> int:
-        try:
-            return len(of)
-        except TypeError:
-            raise UsageError(f"the {what} has no length: how many samples an epoch has is to be known when it begins") from None
+
+def length_of(of: Any, what: str) -> int:
+    try:
+        return len(of)
+    except TypeError:
+        raise UsageError(f"the {what} has no length: how many samples an epoch has is to be known when it begins") from None
+
+
+def refuse_replicas(sampler: Any, what: str, advice: str) -> None:
+    """`what`: the job shares out."""
+    replicas = getattr(sampler, "num_replicas", 1)
+    if replicas != 1:
+        raise UsageError(
+            f"the {type(sampler).__name__} is of one of {replicas} replicas, and the job shares {what} out by itself: {advice}"
+        )
 
 
 def is_one_of(sampler: Any, kind: type) -> bool:

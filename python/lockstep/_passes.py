@@ -182,7 +182,7 @@ class Passes:
                 self._updates.advance(run.schedule_position)
                 self._optimizer.changed_by_update()
             asked = time.monotonic()
-            values = self._batches.read_run(run)
+            values = self._batches.read_run(run, *self._order.to_read(run))
             self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics())
             self._run.seed(self._seed)
             batch = self._batches.collate(values)

@@ -8,14 +8,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _final, _given, _loader, _model, _order, _rule, _session, _settings, _units
+from lockstep import _batch_order, _final, _given, _loader, _model, _rule, _session, _settings, _units
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
 
 
 class Preparation:
-    """The arguments are those of `job.prepare`. `own`: settings that come before those of the script."""
+    """The arguments are those of `job.prepare`. `own`: settings that come before those of the script. `workers`: that the job is to
+    have; None: it is not known yet."""
 
     def __init__(
         self,
@@ -35,15 +36,19 @@ class Preparation:
         scheduler_steps: str,
         seed: int,
         own: _settings.Settings,
+        workers: int | None,
     ) -> None:
         _given.check(model, optimizer, loader, scheduler, epochs)
         assert loader is not None and epochs is not None
         _model.refuse_unsupported(model)
         self.epochs = epochs
-        self.order = _order.Order(loader, samples)
+        self.order = _batch_order.order_of(loader, samples)
+        self.own_batches = isinstance(self.order, _batch_order.BatchOrder)
         _loader.warn_of_unused(loader, self.order)
         self.parameters = _model.Parameters(model, optimizer)
-        self.batch = batch = self.order.batch_size if global_batch is None else global_batch
+        if global_batch is None:
+            global_batch = self._a_batch_for_each(workers) if self.own_batches else self.order.batch_size
+        self.batch = batch = global_batch
         _given.check_counts(epochs=epochs, updates=updates, global_batch=batch, units=units, samples=samples)
         samples = self.order.positions(batch)
         said: dict[str, object] = {
@@ -54,11 +59,11 @@ class Preparation:
         in_epoch = math.ceil(samples / batch)
         # One of them ends the job.
         said |= {"job.epochs": epochs} if updates is None or updates >= in_epoch * epochs else {"job.rounds": updates}
-        self.units = _units.Units(self.order.batch_size, units, fixed_batch)
+        self.units = _units.Units(self.order.batch_size, units, fixed_batch, own_batches=self.own_batches)
         said |= self.units.settings(batch, norms=bool(self.parameters.averaged))
         if _model.is_compiled(model):
             said["liveness.timeout"] = _COMPILING
-        if samples % batch != 0 and samples % batch < self.parameters.fewest_samples():
+        if not self.own_batches and samples % batch != 0 and samples % batch < self.parameters.fewest_samples():
             raise UsageError(
                 "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
             )
@@ -77,14 +82,27 @@ class Preparation:
         )
         said |= self.rule.settings
         self.settings = {key: _settings.text_of(value) for key, value in said.items()} | own
-        self.batches = _loader.Batches(loader, sharded=sharded, samples=samples)
+        self.batches = _loader.Batches(loader, sharded=sharded, samples=samples, whole=self.own_batches)
+
+    @staticmethod
+    def _a_batch_for_each(workers: int | None) -> int:
+        """A round's batches, as DDP has them."""
+        if workers is None:
+            raise UsageError(
+                "the DataLoader has a batch sampler, and the number of workers is not known before the job is joined: give "
+                "global_batch=, the number of its batches in a round"
+            )
+        return workers
 
     def check(self, config: _settings.Settings, workers: int) -> None:
         """Against the config of the job that was joined."""
         self._check_length(config)
         if self.rule.schedule is not None:
             self.rule.schedule.check(config, self.batch)
-        self.rule.check(config, workers, self.units.at_once)
+        self.units.check(config)
+        if not self.own_batches:
+            self.rule.check_fewest(config, workers, self.units.at_once)
+        self.rule.check(config)
 
     def _check_length(self, config: _settings.Settings) -> None:
         """The script's passes over the loader are as many as the job has, at least."""

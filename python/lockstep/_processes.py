@@ -89,11 +89,11 @@ class _Process:
 class Processes:
     """Started at once; `read` after `begin`. Invariant: each call that is known is on its way, read or failed, once."""
 
-    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int, samples: Samples) -> None:
         self._pid = os.getpid()
         self._timeout = float(loader.timeout)
         self._depth = 2 if loader.prefetch_factor is None else loader.prefetch_factor
-        self._samples = Samples(loader.dataset)
+        self._samples = samples
         self._known: dict[Call, _Piece | _Read | _Failed] = {}
         self._ahead_now = 0  # samples that are read: of all that is known, in sum
         self._pieces: dict[int, _Piece] = {}

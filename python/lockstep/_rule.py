@@ -76,8 +76,8 @@ class Rule:
             return error
         return UsageError(f"{error}. The script's optimizer makes the updates (custom) because {self._why}")
 
-    def check(self, config: _settings.Settings, workers: int, at_once: int) -> None:
-        """The job's config may say otherwise than the script. `at_once`: samples that are computed so at most."""
+    def check(self, config: _settings.Settings) -> None:
+        """The job's config may say otherwise than the script."""
         name = config["optimizer.name"]
         if self.updates is not None:
             self.updates.settle(int(config["job.global_batch"]))
@@ -91,6 +91,9 @@ class Rule:
                 f"the job's optimizer is {name}, as its config says, and that of this script is none of the session's"
                 f"{f' ({self._why})' if self._why else ''}: leave optimizer.name out of the config"
             )
+
+    def check_fewest(self, config: _settings.Settings, workers: int, at_once: int) -> None:
+        """Whether a unit has too few samples for the model's norms. `at_once`: samples that are computed so at most."""
         # A rest is cut evenly, so a unit of it may be little more than half as large as the others.
         fewest = self._parameters.fewest_samples()
         if fewest > 1 and _samples_of_a_unit(config, workers, at_once) <= fewest:

@@ -57,6 +57,7 @@ class RunInHand:
         """From here on there may be runs."""
         self._parameters, self._schedule = parts.parameters, parts.rule.schedule
         self._optimizer, self._rank = optimizer, rank
+        self._order, self._own_batches = parts.order, parts.own_batches
         self._global_batch, self._batch_size = global_batch, parts.order.batch_size
         self._reads = _reads.Watch(parts.parameters.list, self._say_for_all)
 
@@ -146,6 +147,8 @@ class RunInHand:
         run = self.work
         if run is None or self._ended() or self.state not in (State.IN_HAND, State.BACKWARD):
             raise UsageError("job.log is for a batch of the prepared loader, before opt.step()")
+        if samples is not None and self._own_batches:
+            raise UsageError("job.log: samples= has no use with a batch sampler, whose batches count one each, whatever their size")
         self._log.add(values, reduce, len(run.samples) if samples is None else samples, len(run.samples))
 
     def log_reading(self, metrics: dict[str, float]) -> None:
@@ -176,6 +179,11 @@ class RunInHand:
             raise UsageError(f"reduction: {reduction!r} is neither 'mean' nor 'sum'")
         if weight is not None:
             self.weigh(weight)
+        if reduction == "sum" and self._own_batches and self._weight is None:
+            raise UsageError(
+                "reduction='sum': batches of a batch sampler count one each, whatever their size. Give job.backward the mean, or "
+                "weight=len(x), so that the samples count one each"
+            )
         if reduction == "mean":
             self._look_at_loss(loss, len(run.samples))
         counts_for = len(run.samples) if self._weight is None else self._weight
@@ -249,7 +257,8 @@ class RunInHand:
         applies there. The coordinator knows only positions in the epoch's order, so this prints the samples of the dataset."""
         self._loss_sum = float(total.detach())
         if not math.isfinite(self._loss_sum):
-            shown = ", ".join(map(str, run.samples[:_SHOWN])) + (", ..." if len(run.samples) > _SHOWN else "")
+            _, samples = self._order.to_read(run)
+            shown = ", ".join(map(str, samples[:_SHOWN])) + (", ..." if len(samples) > _SHOWN else "")
             value = float(loss.detach())
             _errors.say(f"the loss of worker {self._rank} in round {run.round} is {value}, of the samples {shown} of the dataset")
 

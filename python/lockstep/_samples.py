@@ -45,8 +45,10 @@ def seed_all(seed: int) -> None:
 class Samples:
     """Of a map-style dataset."""
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
+    def __init__(self, dataset: Dataset[Any], *, whole: bool = False) -> None:
+        """`whole`: a range is what the script wants to have together, so one call where many are fetched at once."""
         self.dataset: Any = dataset
+        self._whole = whole
         inner: Any = dataset
         while type(inner) is Subset:  # fetches many at once only where what it is a part of does
             inner = inner.dataset
@@ -56,6 +58,9 @@ class Samples:
         """The calls that read these positions, in their order."""
         cell = _CELL if self._together else 1
         for first, end in ranges:
+            if self._together and self._whole:
+                yield Call(epoch, first, end)
+                continue
             at = first
             while at < end:
                 to = min(end, (at // cell + 1) * cell)

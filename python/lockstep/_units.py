@@ -1,30 +1,50 @@
 """A script's settings of the units of a round, and of the largest run of units that it gets at once."""
 
 import math
+from collections.abc import Mapping
 
 from lockstep import _rule
 from lockstep._errors import UsageError
 
+_AUTO = ("auto", "0")
 _NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized by itself, and may be one unit
 
 
 class Units:
     """`at_once`: samples that this worker computes so at most, the batch size of the script's loader. `count`: of a round, None: as
-    many as the policy has use for. `fixed`: each by itself, and of one size where that can be."""
+    many as the policy has use for. `fixed`: each by itself, and of one size where that can be. `own_batches`: a round has
+    batches of the script's own, and each is a unit."""
 
-    def __init__(self, at_once: int, count: int | None, fixed: bool) -> None:
+    def __init__(self, at_once: int, count: int | None, fixed: bool, *, own_batches: bool = False) -> None:
         if not isinstance(fixed, bool):
             raise UsageError(f"fixed_batch: {fixed!r} is neither True nor False")
         self.at_once = at_once
-        self.max_in_run = 1 if fixed else 0
+        self.max_in_run = 1 if fixed or own_batches else 0
         self._count = count
         self._fixed = fixed
+        self._own_batches = own_batches
 
     def settings(self, batch: int, *, norms: bool) -> dict[str, object]:
         """Of the job, where a round has so many samples. `norms`: the model normalizes over its batches."""
+        if self._own_batches:
+            if self._count is not None and self._count != batch:
+                raise UsageError(
+                    f"units={self._count} of global_batch={batch} batches: a unit is one batch of the batch sampler, so leave "
+                    "units= out"
+                )
+            return {}  # the session makes a unit of each, for a worker computes one at once
         if self._count is not None:
             return {"job.units": self._count}
         return {"job.units": self._for_norms(batch)} if norms else {}
+
+    def check(self, config: Mapping[str, str]) -> None:
+        """The job's config may have units of several batches."""
+        units, batch = config["job.units"], config["job.global_batch"]
+        if self._own_batches and units not in _AUTO and int(units) < int(batch):
+            raise UsageError(
+                f"job.units = {units} of job.global_batch = {batch} batches, as the job's config says: a unit is one batch of the "
+                "batch sampler, so leave job.units out"
+            )
 
     def _for_norms(self, batch: int) -> int:
         """Of `_NORM_SAMPLES` or a little more, but no more than are computed at once."""
@@ -38,6 +58,8 @@ class Units:
         """Prints what a script may have meant otherwise: batches that are to be of one size and are not; the round's batch, where
         it is the loader's. `units`: as the job's config says. `samples`: of an epoch. `workers`: that share that batch; 1 where the
         script has said how large it is."""
+        if self._own_batches:
+            return
         if workers > 1 and batch == self.at_once:
             print(
                 f"lockstep: a round has {batch} samples, of {workers} workers together; DDP would have {workers * batch}: "
@@ -50,7 +72,7 @@ class Units:
 
     @staticmethod
     def _not_of_one_size(units: str, batch: int, samples: int) -> str:
-        if units not in ("auto", "0"):  # of auto the coordinator makes as many as divide the batch
+        if units not in _AUTO:  # of auto the coordinator makes as many as divide the batch
             size = math.ceil(batch / int(units))
             if batch % size != 0:
                 return f"job.units = {units} cuts job.global_batch = {batch} into units of different sizes, so batches differ"

@@ -34,6 +34,7 @@ from lockstep import _errors
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
+from lockstep._order import is_one_of
 
 _OVER = object()  # where a run was waited for: the epoch has no further one
 _OURS = ("optimizer_step", "lr_scheduler_step", "configure_gradient_clipping")  # what the job does by itself
@@ -54,6 +55,9 @@ class _Rounds:
         """Rounds in an epoch, as far as they are known before. They have the job's batch, if job.prepare is given another one."""
         batch = self._strategy.global_batch
         batches: Any = self.loader.batch_sampler
+        if batches is not None and not is_one_of(batches, BatchSampler):  # a round has one of its batches for each worker
+            batch = batch or self._strategy.job._entry.workers() or 1
+            return math.ceil((self._strategy._prepare.get("samples") or len(self.loader)) / batch)
         if batch is None or not isinstance(batches, BatchSampler):
             return len(self.loader)
         samples = len(batches.sampler)  # type: ignore[arg-type]

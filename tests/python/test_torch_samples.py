@@ -146,7 +146,6 @@ loader = DataLoader(data, batch_size=16, sampler=Own())
             (SCRIPT + plain + "sampler=[3, 1, 2])\n" + PREPARE + LOOP, 0, ""),
             (SCRIPT + more + plain + "sampler=DistributedSampler(data, 2, 0))\n" + PREPARE, 2, "the DistributedSampler is of one of 2 replicas"),
             (SCRIPT + more + plain + "sampler=DistributedSampler(data, 1, 0))\n" + PREPARE + LOOP, 0, ""),
-            (SCRIPT + "loader = DataLoader(data, batch_sampler=[[1, 2], [3]])\n" + PREPARE, 2, "the DataLoader's batch_sampler is a list"),
             (SCRIPT + "loader = DataLoader(data, batch_size=None)\n" + PREPARE, 2, "batch_size=None"),
             (SCRIPT + "loader = DataLoader(data, batch_size=65, shuffle=True, drop_last=True)\n" + PREPARE, 2,
              "an epoch has 64 samples, an update 65, and drop_last=True leaves out what is less than an update"),
