@@ -248,7 +248,8 @@ loader = DataLoader(data, batch_sampler=Own())
             with self.subTest(give):
                 script = self.script(SCRIPT + self.OWN.format(give=give) + PREPARE + LOOP)
                 done = lockstep_run("-n", "2", "--set", "liveness.timeout=60s", "--run-dir", self.folder / "run", script)
-                self.assertNotEqual(done.returncode, 0, done)
+                if "passes" not in give:  # else the worker that sees it first may leave before the other does, which goes on
+                    self.assertNotEqual(done.returncode, 0, done)
                 self.assertRegex(done.stdout + done.stderr, message)
                 self.assertNotIn("Traceback", done.stdout + done.stderr)
 
