@@ -852,8 +852,8 @@ struct Audited {
   bool operator==(const Audited&) const = default;
 };
 
-// What the samples of an epoch cost, beside each other: positions from `from` on, in order. One of
-// the workers tells it for all, in pieces one behind the other. It decides only who computes what.
+// Costs of an epoch's samples beside each other: positions from `from` on, in order. One of the
+// workers tells them for all, in pieces one behind the other. They decide only who computes what.
 struct Costs {
   static constexpr std::size_t kMost = 65536;  // samples in a message
   Epoch epoch;

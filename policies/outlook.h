@@ -11,7 +11,7 @@
 
 namespace lockstep::policies {
 
-// What the units [from, to) of its queue cost, in usual units.
+// The cost of the units [from, to) of its queue, in usual units.
 inline double CostOf(const WorkerView& worker, std::uint32_t from, std::uint32_t to) {
   if (worker.cost_before.empty()) return to - from;
   const auto last = static_cast<std::uint32_t>(worker.cost_before.size() - 1);

@@ -1,6 +1,6 @@
-// Shares the units of a round out by their costs: the dearest first, each to the worker that is
-// done with it soonest (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math.
-// 17(2), 1969: longest processing time first).
+// Shares the units of a round out by their costs. The dearest goes first, each to the worker that
+// is done with it soonest (Graham, "Bounds on multiprocessing timing anomalies", SIAM Journal on
+// Applied Mathematics 17(2), 1969: longest processing time first).
 #pragma once
 
 #include <cstdint>

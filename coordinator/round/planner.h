@@ -70,7 +70,7 @@ class Planner {
   // those of them that have contributed lately, if there are any.
   std::vector<MemberId> EligibleFor(RoundId round, bool exact) const;
 
-  // What the program says of its samples.
+  // The program's word on its samples.
   Status OnCosts(const MemberId& from, const msg::Costs& message, const Sampler& sampler) {
     return costs_.Take(from, message, sampler.epoch_samples(), sampler.epoch());
   }

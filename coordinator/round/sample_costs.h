@@ -1,8 +1,8 @@
-// What samples cost beside each other, where the program has said so: a long sequence takes longer
-// than a short one on any machine.
+// The costs of samples beside each other, where the program has said them: a long sequence takes
+// longer than a short one on any machine.
 //
-// In: msg::Costs. Out: the cost of a range in usual samples: the mean sample of the first piece
-// that came has cost 1, so that a worker's time per cost is one number for the whole job.
+// In: msg::Costs. Out: the cost of a range in usual samples. The mean sample of the first piece
+// that came has cost 1, so a worker's time per cost is one number for the whole job.
 //
 // Invariant: it knows at most two epochs, of each at most kMost samples from the first one on.
 #pragma once

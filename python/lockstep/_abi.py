@@ -65,6 +65,7 @@ class Job(ctypes.Structure):
         ("own_parameters", c_int32),
         ("averages", c_int32),
         ("epoch_ends", c_int32),
+        ("costs", ctypes.POINTER(c_float)),
     ]
 
 
@@ -157,6 +158,7 @@ def library() -> ctypes.CDLL:
         ("stop", c_int32, [session, c_char_p]),
         ("away", c_int32, [session, c_double, c_char_p]),
         ("back", c_int32, [session]),
+        ("tell_costs", c_int32, [session, c_uint32, ctypes.POINTER(c_float), c_uint64]),
         ("keep", c_int32, [session, c_void_p, ctypes.POINTER(c_void_p)]),
         ("keep_tensor", c_int32, [session, c_void_p, c_uint64, ctypes.POINTER(c_void_p)]),
         ("release", None, [c_void_p]),

@@ -84,6 +84,11 @@ class BatchOrder(Lists):
         bounds = self._bounds[epoch]
         return bounds[batch], bounds[batch + 1]
 
+    def batch(self, epoch: int, number: int) -> list[int]:
+        """Its samples."""
+        first, end = self.place(epoch, number)
+        return self._kept(epoch)[first:end].tolist()
+
     def batch_at(self, epoch: int, place: int) -> int:
         """The batch that has this place."""
         self._kept(epoch)

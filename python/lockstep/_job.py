@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from lockstep import (
     _ahead,
     _backward,
+    _costs,
     _entry,
     _errors,
     _given,
@@ -190,6 +191,7 @@ class Job:
         fixed_batch: bool = False,
         clip_grad_norm: float | None = None,
         samples: int | None = None,
+        cost: _costs.Cost | None = None,
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader]: ...
@@ -208,6 +210,7 @@ class Job:
         fixed_batch: bool = False,
         clip_grad_norm: float | None = None,
         samples: int | None = None,
+        cost: _costs.Cost | None = None,
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader, _optimizer.PreparedScheduler]: ...
@@ -225,6 +228,7 @@ class Job:
         fixed_batch: bool = False,
         clip_grad_norm: float | None = None,
         samples: int | None = None,
+        cost: _costs.Cost | None = None,
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] = "update",
     ) -> Any:
@@ -240,6 +244,9 @@ class Job:
         `scheduler_steps`: the script steps its scheduler after each update, or after each epoch.
         `samples`: for an IterableDataset, the number of its items in an epoch; `sharded`: it shares them out between the workers by
         itself. For a batch sampler of the script's own `samples` is the number of batches, the first ones of each list.
+        `cost`: the costs of samples beside each other, as their lengths. It is a number for each sample of the dataset, or a
+        function of the samples that are computed together (one, or a batch of the script's own batch sampler). Where the policy
+        moves work it is shared out by that.
         """
         if self._session is not None:
             raise UsageError(f"job.prepare was called twice, and a job has one model: make {_given.TOGETHER}")
@@ -255,6 +262,7 @@ class Job:
             fixed_batch=fixed_batch,
             clip_grad_norm=clip_grad_norm,
             samples=samples,
+            cost=cost,
             sharded=sharded,
             scheduler_steps=scheduler_steps,
             seed=self._seed,
@@ -283,7 +291,7 @@ class Job:
         self._begin(digest + self._rule.digest() + self._parameters.digest_of_the_rest(), samples)
         prepared = _optimizer.PreparedOptimizer(optimizer, self._run.stepped, hooked=parts.rule.updates is not None)
         self._run.prepare(parts, prepared, rank=self.rank, global_batch=batch)
-        self._passes.begin(prepared, rate, self._seed)
+        self._passes.begin(prepared, rate, self._seed, samples)
         # What the script does with losses and optimizers, as long as the job is on:
         self._others.begin(optimizer)
         _errors.explanations.append(_given.explain_wrapper(model))

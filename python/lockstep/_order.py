@@ -158,6 +158,14 @@ class Order(Lists):
         """A sampler of the script's own draws from its generator, as in torch."""
 
     @property
+    def streams(self) -> bool:
+        return self._stream
+
+    def is_sessions(self, positions: int) -> bool:
+        """The session has the same order, where an epoch has so many positions."""
+        return self.shuffled and positions == self._size
+
+    @property
     def shuffled(self) -> bool:
         return self._sampler is None
 

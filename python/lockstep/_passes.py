@@ -65,13 +65,14 @@ class Passes:
     def prepare(self, parts: _preparing.Preparation, model: nn.Module, evaluation: _loader.Evaluation | None) -> None:
         """Before the job is joined."""
         self._parameters, self._order, self._batches = parts.parameters, parts.order, parts.batches
+        self._costs = parts.costs
         self._rule, self._schedule, self._updates = parts.rule, parts.rule.schedule, parts.rule.updates
         self._epochs = parts.epochs
         self._model, self._evaluation = model, evaluation
 
-    def begin(self, optimizer: _optimizer.PreparedOptimizer, rate: _optimizer.Rate, seed: int) -> None:
-        """From here on there may be passes. `seed`: the job's."""
-        self._optimizer, self._rate, self._seed = optimizer, rate, seed
+    def begin(self, optimizer: _optimizer.PreparedOptimizer, rate: _optimizer.Rate, seed: int, samples: int) -> None:
+        """From here on there may be passes. `seed`: the job's; `samples`: that an epoch has."""
+        self._optimizer, self._rate, self._seed, self._samples = optimizer, rate, seed, samples
 
     # --- what the script asks
 
@@ -110,6 +111,8 @@ class Passes:
         if epoch >= self._epochs:
             raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
         self._order.begin_pass(epoch)
+        if (session := self._session()) is not None:
+            self._costs.tell(session, epoch, self._samples)
         _backward.keep_from_compiler()
         return self._guarded(self._runs(epoch))
 

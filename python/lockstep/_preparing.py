@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _batch_order, _final, _given, _loader, _model, _rule, _session, _settings, _units
+from lockstep import _batch_order, _costs, _final, _given, _loader, _model, _rule, _session, _settings, _units
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
@@ -32,6 +32,7 @@ class Preparation:
         fixed_batch: bool,
         clip_grad_norm: float | None,
         samples: int | None,
+        cost: _costs.Cost | None,
         sharded: bool,
         scheduler_steps: str,
         seed: int,
@@ -45,6 +46,7 @@ class Preparation:
         self.order = _batch_order.order_of(loader, samples)
         self.own_batches = isinstance(self.order, _batch_order.BatchOrder)
         _loader.warn_of_unused(loader, self.order)
+        self.costs = _costs.Costs(cost, self.order, loader.dataset)
         self.parameters = _model.Parameters(model, optimizer)
         if global_batch is None:
             global_batch = self._a_batch_for_each(workers) if self.own_batches else self.order.batch_size
@@ -134,4 +136,5 @@ class Preparation:
             own_parameters=own_parameters,
             averages=bool(parameters.averaged),
             epoch_ends=True,
+            costs=self.costs.by_sample(samples),
         )

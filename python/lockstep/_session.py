@@ -175,6 +175,9 @@ class Job:
     """Some parameters are running statistics, which travel with the gradients: settings that would change them are refused."""
     epoch_ends: bool = False
     """This program gets the end of each epoch as work (`Kind.EPOCH_END`)."""
+    costs: Sequence[float] = field(default=())
+    """The cost of each training sample beside the others: at least 0 and not all 0. Where the policy moves work it is shared out by
+    that. Empty: all cost the same, or `tell_costs` says it."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +304,8 @@ class Session:
             for extent in tensor.shape:
                 size *= extent
             sizes.append(size)
+        if len(job.costs) not in (0, job.train_samples):
+            raise UsageError(f"costs of {len(job.costs)} samples, and there are {job.train_samples}")
         order = list(job.finish_order) or list(reversed(range(len(sizes))))
         if len(order) != len(sizes):
             raise UsageError(f"finish_order has {len(order)} entries for {len(sizes)} tensors: it names each once")
@@ -325,6 +330,7 @@ class Session:
             job.own_parameters,
             job.averages,
             job.epoch_ends,
+            (c_float * len(job.costs))(*job.costs) if len(job.costs) > 0 else None,
         )
         _abi.check(_abi.library().lockstep_begin(self._open(), ctypes.byref(description)))
 
@@ -470,6 +476,11 @@ class Session:
     def back(self) -> None:
         """Without effect where it is not away; `next` and `done` say it by themselves."""
         _abi.check(_abi.library().lockstep_back(self._open()))
+
+    def tell_costs(self, epoch: int, costs: Sequence[float]) -> None:
+        """Tells the costs of the samples of that epoch by position, where the program has an order of its own; `Job.costs` has the
+        rest. Of this epoch or the next one, on every worker."""
+        _abi.check(_abi.library().lockstep_tell_costs(self._open(), epoch, (c_float * len(costs))(*costs), len(costs)))
 
     @property
     def is_parents(self) -> bool:

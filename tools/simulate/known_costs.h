@@ -1,4 +1,5 @@
-// What simulated programs say of their samples (msg::Costs): the same for all workers of a job.
+// The costs that simulated programs say of their samples (msg::Costs): the same for all workers of
+// a job.
 #pragma once
 
 #include <cstdint>

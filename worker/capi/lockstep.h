@@ -147,9 +147,9 @@ typedef struct lockstep_job {
   int32_t averages;
   /* Not 0: the program gets the end of each epoch as work (LOCKSTEP_EPOCH_END). */
   int32_t epoch_ends;
-  /* What each training sample costs beside the others (its length, say): train_samples numbers, at
+  /* The cost of each training sample beside the others (its length, say): train_samples numbers, at
    * least 0 and not all 0. Where the policy moves work (flexrr, balance, auto) it is shared out by
-   * them; the result does not depend on them otherwise. NULL: all cost the same. */
+   * them. The result does not depend on them otherwise. NULL: all cost the same. */
   const float* costs;
 } lockstep_job;
 
@@ -339,8 +339,8 @@ int32_t lockstep_cancelled(const lockstep_session* session);
  * lockstep_begin has returned, it gets the reason when that returns. */
 void lockstep_interrupt(lockstep_session* session, const char* reason);
 
-/* What the samples of `epoch` cost, by position, where the program has an order of its own: as
- * lockstep_job.costs, whose place it takes for that epoch. All workers say the same; of this epoch
+/* Tells the costs of the samples of `epoch` by position, where the program has an order of its own.
+ * They take the place of lockstep_job.costs for that epoch. All workers say the same, of this epoch
  * or the next one, the sooner the better. `count` is train_samples. */
 lockstep_status lockstep_tell_costs(lockstep_session* session, uint32_t epoch, const float* costs,
                                     uint64_t count);

@@ -207,7 +207,7 @@ struct ChunkUploaded {};
 struct ChunkGiven {};  // likewise
 // The program has seen the parameters of action::EpochEnd: they may change.
 struct EpochEndSeen {};
-// What the program says that the samples of an epoch cost, by position: numbers times `scale`.
+// The costs of an epoch's samples, as the program says them, by position: numbers times `scale`.
 struct CostsGiven {
   Epoch epoch;
   double scale = 1;  // > 0

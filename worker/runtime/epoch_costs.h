@@ -1,4 +1,4 @@
-// What the program says that its samples cost, in the form in which the core tells it on
+// The costs of samples that the program says, in the form in which the core tells them on
 // (event::CostsGiven). The compute thread.
 #pragma once
 

@@ -67,7 +67,7 @@ struct JobDescription {
   // divided; where job.units is auto it has no more samples than any worker's bound. Another
   // worker's may be another.
   RunBound run_bound;
-  // What each training sample costs beside the others, as its length: work is shared out by it
+  // The cost of each training sample beside the others, as its length. Work is shared out by it
   // where the policy moves work (flexrr, balance, auto). Only who computes what depends on it.
   // Empty: all cost the same, or Session::TellCosts says it. At least 0, and not all 0.
   std::vector<float> costs = {};

@@ -264,8 +264,8 @@ class Session {
   // Without effect where it is not away.
   virtual void Back() = 0;
 
-  // What the samples of an epoch cost, by position, where the program has an order of its own: as
-  // JobDescription::costs, whose place it takes for that epoch. All workers say the same; of this
+  // Tells the costs of an epoch's samples by position, where the program has an order of its own.
+  // They take the place of JobDescription::costs for that epoch. All workers say the same, of this
   // epoch or the next one, the sooner the better. The compute thread, after Begin. Errors: as
   // CheckCosts.
   virtual Status TellCosts(Epoch epoch, std::span<const float> costs) = 0;

@@ -25,6 +25,8 @@ ALLOWED = {
     "tools/bench/exchange_worker.cc": "stands for an accelerator that computes, where --idle says so",
     "tools/lib/lockstep_chaos/place.py": "looks at /proc again and again: no event tells that other processes' children have ended",
     "tools/experiments/peers/pytorch_script.py": "the emulated stragglers of bench-pytorch",
+    "tools/experiments/peers/lengths_script.py": "the emulated straggler of bench-lengths",
+    "tests/python/torch_costs.py": "samples that take longer than others",
 }
 
 CPP_SLEEP = re.compile(r"\b(?:sleep_for|sleep_until|usleep|clock_nanosleep|nanosleep)\b|(?<![\w.>])sleep\s*\(")
