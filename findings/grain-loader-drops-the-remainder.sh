@@ -36,5 +36,6 @@ print(*(len(share) for share in shares), "lost", *lost)
 PYTHON
 
 echo "grain 0.2.18: four ranks read 23 samples under drop_remainder=False"
-finding_check "samples of each rank, and those that are lost" "$("$python" -W ignore "$finding_folder/finding.py" 2>"$finding_folder/log")" \
+finding_check "samples of each rank, and those that are lost" \
+  "$("$python" -W ignore "$finding_folder/finding.py" 2>"$finding_folder/log")" \
   "5 5 5 5 lost 5 11 17"
