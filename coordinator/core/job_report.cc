@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/round/planner.h"
+#include "coordinator/round/sample_costs.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -148,6 +149,8 @@ std::vector<std::string> BoundsInWords(const StartParameters& start, std::size_t
                   std::min(batch, 2 * units)),
       fmt::format("receipts of a round: {} bits (2 * workers^2)", 2 * workers * workers),
       fmt::format("samples given back: {} (global_batch)", batch),
+      fmt::format("costs of samples: {} (2 epochs, as far as programs say them)",
+                  2 * SampleCosts::kMost),
       fmt::format("chunks of an evaluation: {} (4 * workers)", 4 * workers),
   };
 }

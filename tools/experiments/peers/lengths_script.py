@@ -1,8 +1,8 @@
 """A job of text whose lengths have a heavy tail, for bench-lengths. usage: lengths_script.py SYSTEM RANK SIZE FOLDER [key=value ...]
 
-SYSTEM: ddp, lockstep, or table: prints the batches of each epoch as a JSON list. A batch is as many texts of like length as its budget of
-tokens has room for, padded to the longest. each=K: batches of a worker in a step. slow=F: rank 0 takes F times as long for each batch.
-DDP's rank 0 prints the times at which epochs ended, as JSON.
+SYSTEM: ddp, lockstep, or table, which prints the batches of each epoch as a JSON list. A batch has texts of like length, as many as its
+budget of tokens has room for. The options are below. `each`: batches of a worker in a step. `slow`: rank 0 takes so many times as long
+for each batch. DDP's rank 0 prints the times at which epochs ended, as JSON.
 """
 
 import contextlib
