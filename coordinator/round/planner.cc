@@ -102,8 +102,10 @@ constexpr std::uint64_t kSingleUnits = 8;
 constexpr std::uint64_t kMostFineUnits = 4096;
 constexpr std::uint64_t kMostUnits = 65536;  // as job.units: a plan names each of them
 
-// Of a unit that is said to cost nothing, in usual ones: a time divided by it stays sane.
+// Of a unit that is said to cost nothing, in usual ones: a time divided by it stays sane. And of
+// all units, in the mean: so does a time that is multiplied by them.
 constexpr double kLeastCost = 1e-3;
+constexpr double kMostMeanCost = 16;
 
 // More than so many times as many small units cost more than it is worth that they are of one size.
 constexpr std::uint64_t kFarFromEven = 4;
@@ -360,18 +362,22 @@ std::vector<float> Planner::CostsOf(const PlannedUnits& planned) {
   const double usual =
       static_cast<double>(planned.samples) / static_cast<double>(planned.units.size());
   std::vector<float> costs(planned.units.size());
+  double sum = 0;
   for (const Unit& unit : planned.units) {
     const std::optional<double> cost = costs_.Of(planned.epoch, unit.range);
     if (!cost) return {};
     costs[unit.index.value] = static_cast<float>(std::max(*cost / usual, kLeastCost));
+    sum += costs[unit.index.value];
   }
+  const double most = kMostMeanCost * static_cast<double>(costs.size());
+  for (float& cost : costs) cost *= static_cast<float>(std::min(1.0, most / sum));
   Sometimes<"costs: a round is planned by them">();
   if (!std::exchange(said_costs_, true)) {
-    const auto [least, most] = std::ranges::minmax(costs);
+    const auto [least, dearest] = std::ranges::minmax(costs);
     job_->Log(LogLevel::kInfo,
               "the program says what its samples cost: units of this round cost {:.2f} to {:.2f} "
               "of a usual one, and are shared out by that",
-              least, most);
+              least, dearest);
   }
   return costs;
 }

@@ -1,11 +1,18 @@
 #include "coordinator/round/sample_costs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/sometimes.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// In usual samples. A worker may say what it likes, and sums of these stay numbers.
+constexpr double kDearest = 1e6;
+
+}  // namespace
 
 Status SampleCosts::Take(const MemberId& from, const msg::Costs& message,
                          std::uint64_t epoch_samples, Epoch current) {
@@ -36,11 +43,13 @@ Status SampleCosts::Take(const MemberId& from, const msg::Costs& message,
     sum += costs[i];
   }
   if (!usual_) {
-    if (sum <= 0) return {};
+    if (sum <= 0 || !std::isfinite(sum)) return {};
     usual_ = sum / static_cast<double>(count);
   }
   known->costs.reserve(known->costs.size() + count);
-  for (const double cost : costs) known->costs.push_back(static_cast<float>(cost / *usual_));
+  for (const double cost : costs) {
+    known->costs.push_back(static_cast<float>(std::min(cost / *usual_, kDearest)));
+  }
   return {};
 }
 

@@ -74,6 +74,16 @@ TEST(SampleCosts, BeyondTheEpochAreRefused) {
   EXPECT_FALSE(costs.Of(Epoch(0), {0, 1}).has_value()) << "all of the first piece are 0";
 }
 
+// A worker may say what it likes.
+TEST(SampleCosts, StayNumbers) {
+  SampleCosts costs;
+  EXPECT_TRUE(costs.Take(kOne, Piece(Epoch(0), 0, {9, 9}, 1e308), 4, Epoch(0)).ok());
+  EXPECT_FALSE(costs.Of(Epoch(0), {0, 1}).has_value());
+  EXPECT_TRUE(costs.Take(kOne, Piece(Epoch(0), 0, {1, 1}, 1e-300), 4, Epoch(0)).ok());
+  EXPECT_TRUE(costs.Take(kOne, Piece(Epoch(0), 2, {9, 9}, 1e308), 4, Epoch(0)).ok());
+  EXPECT_DOUBLE_EQ(costs.Of(Epoch(0), {2, 4}).value(), 2e6);
+}
+
 using Units = std::vector<std::vector<std::uint32_t>>;
 
 TEST(CostPlan, TheDearestGoesFirstToWhoIsFree) {
@@ -138,6 +148,17 @@ TEST(PlanByCost, SharesOutWhatCostsMuch) {
               ElementsAre(ElementsAre(SampleRange{14, 16}),
                           ElementsAre(SampleRange{12, 14}, SampleRange{16, 18}, SampleRange{18, 20},
                                       SampleRange{20, 22}, SampleRange{22, 24})));
+}
+
+// Later samples are far from what the first ones were: plans stay in bounds.
+TEST(PlanByCost, UnitsOfARoundCostSixteenUsualOnesAtMost) {
+  Story s("costs", {.workers = 2, .policy = "balance", .min_workers = 2});
+  s.Begin();
+  s.From(0, Piece(Epoch(0), 0, std::vector<std::uint16_t>(12, 1)));
+  s.From(0, Piece(Epoch(0), 12, std::vector<std::uint16_t>(12, 1), 1e30));
+  for (std::uint32_t w : {0u, 1u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1});
+  EXPECT_THAT(s.text(), HasSubstr("units of this round cost 16.00 to 16.00 of a usual one"));
 }
 
 // What comes when is no matter of the job's bits there.
