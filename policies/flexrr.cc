@@ -224,8 +224,8 @@ class Flexrr final : public WorkRule {
       WorkerEstimate& quick = estimates_[*helper];
       const std::uint32_t last = from.units_given - 1 - moved;
       const double cost = CostOf(from, last, last + 1);
-      // Half a unit more: among equals the last unit would go to and fro. Who has nothing begins
-      // one that waits behind others at once, so that nobody takes it back.
+      // Half a unit more: among equals the last unit would go to and fro. A helper that has nothing
+      // begins a unit at once that waits behind others here, so that nobody takes it back.
       const Duration step = quick.Steps(1, cost);
       const bool at_once = quick.idle && last >= Begun(from);
       const Time done = quick.end + quick.start_cost + step + (at_once ? Duration{} : step / 2);
