@@ -32,7 +32,9 @@ if rank == 0:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     file.with_suffix(".new").write_text(address)
     file.with_suffix(".new").rename(file)
-while not file.exists():
+for _ in range(1200):  # a minute, while rank 0 chooses the port
+    if file.exists():
+        break
     time.sleep(0.05)
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(file.read_text(), ranks, rank)
