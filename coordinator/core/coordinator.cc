@@ -268,13 +268,13 @@ void Coordinator::Commit(CommitDraft draft) {
 void Coordinator::CloseRound() {
   const ClosedRound closed = rounds_.CloseCommitted();
   const auto record = std::make_shared<const RoundRecord>(MakeRecord(job_, closed));
-  NoteRound(closed, *record, &job_.closed.Write(), &job_.members);
+  NoteRound(closed, *record, report_.times_of_data(), &job_.closed.Write(), &job_.members);
   LOCKSTEP_CHECK(record->samples > 0, "round {} is closed over nothing", record->round);
   job_.Emit(RoundClosed{record, job_.closed().totals});
   checkpointer_.OnClosed(record->round);
   evaluation_.OnClosed(record->round);
   left_over_it_ = false;
-  report_.OnClosed(*record);
+  report_.OnClosed(*record, closed.round.work().knows_costs());
 }
 
 // Takes out first the members that stay connected and only leave the rounds. This may evict others,

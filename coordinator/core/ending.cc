@@ -201,17 +201,19 @@ void Ending::Finish(JobOutcome outcome, const std::string& reason) {
   // the cause of most of its cost.
   for (const Member& member : job_->members.all()) {
     const double compute = Seconds(member.blocked_by_compute);
+    const double data = Seconds(member.blocked_by_data);
     const double link = Seconds(member.blocked_by_link);
     const double lost = Seconds(member.blocked_by_loss);
-    const double sum = compute + link + lost;
+    const double sum = compute + data + link + lost;
     const double avoided = Seconds(member.would_have_blocked);
     if (sum + avoided <= 0) continue;
     // A worker that held up nobody was left out each time or had less to do. It computes or reads
     // slowly, and the policy has avoided the delay.
     const double slow = compute + avoided;
-    const bool was_lost = lost > 0 && lost >= std::max(slow, link);
+    const bool was_lost = lost > 0 && lost >= std::max({slow, data, link});
     const char* kind = was_lost                                ? "lost"
-                       : link > slow                           ? "link"
+                       : link > std::max(slow, data)           ? "link"
+                       : data > slow                           ? "data"
                        : job_->members.IsSlowAtReading(member) ? "input"
                                                                : "compute";
     result.stragglers.push_back({member.id.worker, sum, avoided, kind});

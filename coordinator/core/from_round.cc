@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "policies/outlook.h"
 
 namespace lockstep::coordinator {
 namespace {
@@ -50,6 +51,30 @@ Duration Waited(const SealedPart& part) {
   for (const UnitTiming& timing : part.units) took += timing.end_ns - timing.start_ns;
   const auto most = static_cast<std::uint64_t>(took);
   return Duration(static_cast<std::int64_t>(std::min(part.reading.waited_ns.value_or(0), most)));
+}
+
+// How much of its lateness is due to its units, not to its speed. With known costs that is what
+// they cost beyond those of the median worker. If times only were found to belong to the data, it
+// is what the worker's usual unit times do not explain.
+Duration LateByData(const RoundWork& work, const policies::WorkerView& late_one, bool times_of_data,
+                    Duration late, const Members& members) {
+  const Duration unit = members.MedianUnitTime();
+  Duration by_data{};
+  if (work.knows_costs()) {
+    const auto cost = [](const policies::WorkerView& view) {
+      return policies::CostOf(view, 0, view.units_done);
+    };
+    std::vector<double> costs;
+    for (const policies::WorkerView& view : work.workers()) {
+      if (view.finished_at) costs.push_back(cost(view));
+    }
+    const auto middle = costs.begin() + (std::ssize(costs) - 1) / 2;
+    std::nth_element(costs.begin(), middle, costs.end());
+    by_data = FromSeconds(Seconds(unit) * (cost(late_one) - *middle));
+  } else if (times_of_data) {
+    by_data = late - (late_one.unit_time_mean - unit) * late_one.units_done;
+  }
+  return std::clamp(by_data, Duration{}, late);
 }
 
 }  // namespace
@@ -169,8 +194,8 @@ void AddTotals(const RoundRecord& record, std::uint32_t epochs, Totals* totals) 
   totals->epochs = epochs;
 }
 
-void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccount* account,
-               Members* members) {
+void NoteRound(const ClosedRound& closed, const RoundRecord& record, bool times_of_data,
+               ClosedAccount* account, Members* members) {
   const CommittedRound& round = closed.round;
   AddTotals(record, closed.epochs, &account->totals);
   account->totals.samples_dropped += closed.never_counted;
@@ -238,7 +263,10 @@ void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccou
   Member& slowest = members->at(last->member.worker);
   if (slowest.id != last->member) return;
   const Time ready = std::min(last->parts.back().ready_at, *last->finished_at);
-  slowest.blocked_by_compute += std::max(ready - median, Duration{});
+  const Duration late = std::max(ready - median, Duration{});
+  const Duration by_data = LateByData(work, *last, times_of_data, late, *members);
+  slowest.blocked_by_data += by_data;
+  slowest.blocked_by_compute += late - by_data;
   slowest.blocked_by_link += *last->finished_at - std::max(ready, median);
 }
 

@@ -20,8 +20,9 @@ std::uint64_t SamplesMoved(const std::vector<MoveRecord>& moves);
 void AddTotals(const RoundRecord& record, std::uint32_t epochs, Totals* totals);
 
 // Adds the closed round to the job's account and to the members' statistics: who contributed, who
-// blocked the others, and how much longer waiting for all would have taken.
-void NoteRound(const ClosedRound& closed, const RoundRecord& record, ClosedAccount* account,
-               Members* members);
+// blocked the others, and how much longer waiting for all would have taken. `times_of_data`: unit
+// times have been found to belong to the data, so a worker of usual speed was late because of them.
+void NoteRound(const ClosedRound& closed, const RoundRecord& record, bool times_of_data,
+               ClosedAccount* account, Members* members);
 
 }  // namespace lockstep::coordinator

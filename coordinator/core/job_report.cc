@@ -12,11 +12,20 @@ namespace {
 
 constexpr std::uint32_t kNamed = 8;  // of the members that are missing, in one line
 
+std::string TextOf(const RepeatedTimes::Verdict& found) {
+  return fmt::format(
+      "times belong to the data: samples that took long in one epoch take long again (correlation "
+      "{:.2f} over {} runs), and runs differ by {:.0f} %. Slow machines are not the reason. Tell "
+      "what samples cost (cost= of job.prepare, or JobDescription::costs), and take a policy that "
+      "plans by costs: auto, flexrr or balance",
+      found.correlation, found.runs, 100 * found.spread);
+}
+
 }  // namespace
 
 // The recent speed for the progress line, as an exponentially weighted mean. And whether its
 // numbers are what they should be.
-void JobReport::OnClosed(const RoundRecord& record) {
+void JobReport::OnClosed(const RoundRecord& record, bool costs_known) {
   LastClosed& last = last_closed_;
   // The first one's time is its own: what was before it was no training.
   const double took = record.commit - (last.commit > 0 ? last.commit : record.start);
@@ -28,6 +37,11 @@ void JobReport::OnClosed(const RoundRecord& record) {
   last.excluded = record.excluded;
   for (const Outliers::Line& line : outliers_.OnClosed(record)) {
     job_->Log(line.warning ? LogLevel::kWarning : LogLevel::kInfo, "{}", line.text);
+  }
+  if (!costs_known) {
+    if (const auto found = repeated_.OnClosed(record, job_->agreed().train_samples)) {
+      job_->Log(LogLevel::kWarning, "{}", TextOf(*found));
+    }
   }
   if (took <= 0) return;
   const double speed = static_cast<double>(record.samples) / took;
@@ -114,8 +128,9 @@ MemberStatus JobReport::StatusOf(const Member& member, Time now) const {
   if (member.connected()) row.gradient_times = outliers_.Times(member.id.worker);
   row.rounds_contributed = member.rounds_contributed;
   row.rounds_excluded = member.rounds_excluded;
-  row.held_up_seconds =
-      Seconds(member.blocked_by_compute + member.blocked_by_link + member.blocked_by_loss);
+  row.held_up_seconds = Seconds(member.blocked_by_compute + member.blocked_by_data +
+                                member.blocked_by_link + member.blocked_by_loss);
+  row.held_up_by_data_seconds = Seconds(member.blocked_by_data);
   row.draining = member.draining && member.connected();
   if (member.away()) row.away = member.absence->reason;
   return row;

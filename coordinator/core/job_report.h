@@ -12,6 +12,7 @@
 #include "coordinator/core/ending.h"
 #include "coordinator/core/evaluation.h"
 #include "coordinator/core/outliers.h"
+#include "coordinator/core/repeated_times.h"
 #include "coordinator/job/context.h"
 #include "coordinator/job/records.h"
 #include "coordinator/membership/formation.h"
@@ -31,10 +32,17 @@ class JobReport {
     const Ending* ending;
     const Slowdowns* slowdowns;
   };
-  JobReport(Job* job, Parts parts) : job_(job), parts_(parts), outliers_(job->start.workers) {}
+  JobReport(Job* job, Parts parts)
+      : job_(job),
+        parts_(parts),
+        outliers_(job->start.workers),
+        repeated_(job->start.config.job.seed) {}
 
-  void OnClosed(const RoundRecord& record);
+  // `costs_known`: of the round's units.
+  void OnClosed(const RoundRecord& record, bool costs_known);
   void OnOut(WorkerId worker) { outliers_.OnOut(worker); }
+  // It has been found out that unit times belong to the data.
+  bool times_of_data() const { return repeated_.found(); }
   // Costs O(members).
   JobStatus Status(Time now) const;
 
@@ -53,6 +61,7 @@ class JobReport {
   Parts parts_;
   LastClosed last_closed_;
   Outliers outliers_;
+  RepeatedTimes repeated_;
 };
 
 // Names the members that are not live, and why; for people.

@@ -156,6 +156,7 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   fresh.rounds_contributed = slot->rounds_contributed;
   fresh.rounds_excluded = slot->rounds_excluded;
   fresh.blocked_by_compute = slot->blocked_by_compute;
+  fresh.blocked_by_data = slot->blocked_by_data;
   fresh.blocked_by_link = slot->blocked_by_link;
   fresh.blocked_by_loss = slot->blocked_by_loss;
   fresh.would_have_blocked = slot->would_have_blocked;

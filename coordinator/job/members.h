@@ -186,6 +186,7 @@ struct Member {
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   Duration blocked_by_compute{};
+  Duration blocked_by_data{};  // its units cost more than those of others
   Duration blocked_by_link{};
   Duration blocked_by_loss{};
   Duration would_have_blocked{};

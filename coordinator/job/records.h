@@ -130,8 +130,9 @@ struct StragglerRecord {
   double held_up_seconds = 0;  // how long rounds waited for it after their median contributor
   // The further time that they would have waited, had it been left to compute an equal share.
   double would_have_held_up_seconds = 0;
-  // The largest cause of that time: "link", "lost", "compute" or "input". It is "input" instead of
-  // "compute" when waiting for samples is more than half of the worker's excess over the others.
+  // The largest cause of that time: "link", "lost", "data", "compute" or "input". "data": its units
+  // cost more than those of the others. It is "input" instead of "compute" when waiting for samples
+  // is more than half of the worker's excess over the others.
   std::string kind;
 };
 
@@ -256,9 +257,10 @@ struct MemberStatus {
   std::uint64_t rounds_contributed = 0;
   std::uint64_t rounds_excluded = 0;
   double held_up_seconds = 0;
-  bool owner = false;     // of the open round
-  bool draining = false;  // was asked to leave
-  std::string away;       // what its program does instead; empty: it is there
+  double held_up_by_data_seconds = 0;  // the part of it that is due to costly units
+  bool owner = false;                  // of the open round
+  bool draining = false;               // was asked to leave
+  std::string away;                    // what its program does instead; empty: it is there
 };
 
 struct JobStatus {

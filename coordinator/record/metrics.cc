@@ -239,6 +239,9 @@ std::string WorkersText(const JobStatus& status) {
   of("lockstep_worker_held_up_seconds_total", "counter",
      "How long rounds waited for it after their median contributor.",
      [](M m) { return m.held_up_seconds; });
+  of("lockstep_worker_held_up_by_data_seconds_total", "counter",
+     "The part of it that is due to units that cost more than those of others.",
+     [](M m) { return m.held_up_by_data_seconds; });
   of("lockstep_worker_run_seconds_total", "counter",
      "How long its runs took, reading samples included.", [](M m) { return Real(m.run_seconds); });
   return text + MemoryText(status) + ReadingText(status) + GradientsText(status);

@@ -407,6 +407,7 @@ std::string StatusText(const JobStatus& status) {
                               {"rounds_contributed", m.rounds_contributed},
                               {"rounds_excluded", m.rounds_excluded},
                               {"held_up_seconds", m.held_up_seconds},
+                              {"held_up_by_data_seconds", m.held_up_by_data_seconds},
                               {"owner", m.owner},
                               {"draining", m.draining},
                               {"away", m.away}});

@@ -331,7 +331,7 @@ class CarelessTest(LoaderTest):
             data.file = open(__file__, "rb")
             more = {"multiprocessing_context": "forkserver"}
             """))
-        self.assert_one_line(done, 2, r"the dataset cannot be sent to loader processes \(cannot pickle '_io\.BufferedReader' object\), as 'forkserver'")
+        self.assert_one_line(done, 2, r"the dataset cannot be sent to loader processes \(cannot pickle '_io\.BufferedReader' object\), because 'forkserver'")
         for context in ("forkserver", "spawn"):
             done = run(self.script(f"more = {{'multiprocessing_context': '{context}'}}"))  # not within if __name__ == "__main__"
             self.assertEqual(done.returncode, 2, done)

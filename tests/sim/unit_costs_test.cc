@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "tests/temp_folder.h"
 #include "tools/simulate/compute_model.h"
 #include "tools/simulate/job.h"
@@ -141,6 +143,37 @@ class JobOfCosts : public testing::Test {
   TempFolder folder_;
   const std::string file_ = folder_ / "costs.csv";
 };
+
+// Nobody has told the costs, and no machine is slow: three rounds of units with times of their own
+// come again in each epoch.
+TEST_F(JobOfCosts, WorkersAreLateBecauseOfTheirDataOnceThatIsKnown) {
+  const std::string drawn = folder_ / "drawn.csv";
+  std::ofstream out(drawn);
+  out << "round,unit,seconds\n";
+  RandomStream random(5);
+  for (int r = 0; r < 3; ++r) {
+    for (int u = 0; u < 16; ++u) {
+      out << fmt::format("{},{},{}\n", r, u, random.NextBelow(4) == 0 ? 0.09 : 0.02);
+    }
+  }
+  out.close();
+  const auto kinds = [&](const std::string& epochs) {
+    std::vector<std::string> arguments = {"--workers=4",        "--job.global_batch=16",
+                                          "--train-samples=48", "--unit-costs=" + drawn,
+                                          "--policy.name=full", "--run-dir=" + (folder_ / "run")};
+    arguments.push_back(epochs);
+    std::filesystem::remove_all(folder_ / "run");
+    const auto options = ParseSimulateOptions(arguments);
+    EXPECT_TRUE(options.ok()) << options.error().message;
+    const auto outcome = SimulateIntoRunDirectory(*options);
+    EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    std::set<std::string> found;
+    for (const auto& straggler : outcome->result.stragglers) found.insert(straggler.kind);
+    return found;
+  };
+  EXPECT_EQ(kinds("--job.epochs=60"), std::set<std::string>{"data"});
+  EXPECT_EQ(kinds("--job.epochs=1"), std::set<std::string>{"compute"}) << "nothing came again";
+}
 
 // Rounds 3 to 6 have the times of 0 to 2 and 0.
 TEST_F(JobOfCosts, AUnitThatMovesKeepsItsOwnTime) {

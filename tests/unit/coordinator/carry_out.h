@@ -21,7 +21,7 @@ inline void AdvanceRounds(Job* job, Pipeline* rounds, std::vector<RoundRecord>* 
         (commits && last != nullptr && !last->closed())) {
       const ClosedRound round = rounds->CloseCommitted();
       closed->push_back(MakeRecord(*job, round));
-      NoteRound(round, closed->back(), &Edit(job->closed), &job->members);
+      NoteRound(round, closed->back(), false, &Edit(job->closed), &job->members);
     }
     if (commits) rounds->MakeCommit(*rounds->DraftCommit(std::move(decision.verdict)));
     if (decision.kind == Decision::Kind::kNextAttempt) {
