@@ -1,6 +1,7 @@
 """The package without torch: settings, the command line, and a session in plain Python."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -575,6 +576,37 @@ class ExportTest(harness.ClusterTest):
         done = run("-m", "lockstep", "export", part, "--otlp", "-")
         self.assertEqual(done.returncode, 0, done)
         self.assertEqual(done.stdout.count('"name":"round"'), len(self.rounds) - 1)
+
+
+def interpreters():
+    """From 3.10 on, as python3.N on PATH or among pyenv's, with their versions."""
+    found = {}
+    pyenv = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+    for minor in range(10, 20):
+        for path in (shutil.which(f"python3.{minor}"), *pyenv.glob(f"versions/3.{minor}.*/bin/python3")):
+            asked = path and subprocess.run([path, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=False)
+            if asked and asked.stdout.split() == ["3", str(minor)]:
+                found[f"3.{minor}"] = path
+                break
+    return found
+
+
+class BareTest(harness.ClusterTest):
+    """In an environment that has nothing but Python."""
+
+    def test_a_session_wants_no_package_at_all(self):
+        for version, python in interpreters().items():
+            with self.subTest(version), tempfile.TemporaryDirectory() as folder:
+                subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+                bare = pathlib.Path(folder, "bin", "python")
+                imported = run("-c", "import lockstep, sys; print(lockstep.version(), {'torch', 'numpy', 'jax'} & set(sys.modules))", python=bare)
+                self.assertEqual((imported.returncode, imported.stderr), (0, ""), imported)
+                self.assertRegex(imported.stdout, r"\A\d+\.\d+\.\d+ set\(\)\n\Z")
+                for package_name in ("torch", "numpy"):
+                    self.assertEqual(run("-c", f"import {package_name}", python=bare).returncode, 1)
+                done = run("-m", "lockstep", "run", "-n", "2", "--set", "job.epochs=2", HERE / "linear.py", python=bare)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+                self.assertEqual(len(set(re.findall(r"digest (\w{64})", done.stdout))), 1, done.stdout)
 
 
 # Half of the gradient is final when the other half has its whole backward pass before it, which takes COMPUTE_S.
