@@ -16,7 +16,9 @@ def check() -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":  # it is there, and broken
             raise
-        raise UsageError(f"lockstep.init is for PyTorch, and this Python has no torch: install {oldest} or later") from None
+        raise UsageError(
+            f"lockstep.init is for PyTorch, and this Python has no torch: install {oldest} or later, or use lockstep.jax"
+        ) from None
     version = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if version and (int(version[1]), int(version[2])) < OLDEST:
         raise UsageError(f"torch {torch.__version__} is too old: lockstep wants {oldest} or later")

@@ -409,7 +409,7 @@ class RunTest(harness.ClusterTest):
             script = "import sys, lockstep\nif not {there}: sys.modules['torch'] = None\nlockstep.init()"
             for there, version, message in ((True, "1.13.1", "torch 1.13.1 is too old: lockstep wants 2.1 or later"),
                                             (True, "2.0.1+cpu", "torch 2.0.1+cpu is too old"),
-                                            (False, "", "this Python has no torch: install 2.1 or later")):
+                                            (False, "", "this Python has no torch: install 2.1 or later, or use lockstep.jax")):
                 with self.subTest(message):
                     done = run("-c", script.format(there=there), VERSION=version, PYTHONPATH=f"{folder}:{ROOT / 'python'}")
                     self.assertEqual((done.returncode, done.stdout), (2, ""), done)

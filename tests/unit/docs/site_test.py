@@ -29,7 +29,8 @@ class SiteTest(unittest.TestCase):
 
     def test_the_python_page_has_what_is_public(self):
         page = made_pages.python(ROOT)
-        for heading in ("lockstep.init", "Job.prepare", "lockstep.Session.next", "lockstep.lightning.Strategy", "lockstep.huggingface.Trainer"):
+        for heading in ("lockstep.init", "Job.prepare", "lockstep.Session.next", "lockstep.lightning.Strategy", "lockstep.huggingface.Trainer",
+                        "lockstep.jax.init", "lockstep.jax.Job.step", "lockstep.jax.Job.stop", "lockstep.jax.Batch.weights"):
             self.assertRegex(page, rf"(?m)^##+ {re.escape(heading)}$")
 
     def test_the_c_page_has_each_function_of_the_header(self):

@@ -127,6 +127,9 @@ def python(root):
     parts += [described(nodes[name], f"lockstep.{name}", 2) for name in public if name != "init" and nodes[name]]
     for module, name in (("huggingface", "Trainer"), ("lightning", "Strategy")):
         parts.append(described(top_level(package / f"{module}.py")[name], f"lockstep.{module}.{name}", 2))
+    jax, loop = top_level(package / "jax.py"), top_level(package / "_loop.py")
+    jax["Job"].body += loop["Loop"].body
+    parts += [described(node, f"lockstep.jax.{node.name}", 2) for node in (jax["init"], jax["Job"], loop["Batch"])]
     return "\n".join(parts)
 
 
