@@ -13,6 +13,7 @@ memoryviews.
 
 import os
 
+from lockstep._call import launch
 from lockstep._errors import Error, JobFailed, TryAgain, UsageError, end_with_one_line
 from lockstep._init import init
 from lockstep._session import Counted, Kind, Reduction, Session, Tensor, Work, version
@@ -36,6 +37,7 @@ __all__ = [
     "UsageError",
     "Work",
     "init",
+    "launch",
     "undivided",
     "version",
 ]

@@ -4,8 +4,9 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 
-from lockstep import _place
+from lockstep import _call, _place
 from lockstep._errors import Error
 
 _USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARGUMENT ...]     run a job on this machine
@@ -23,7 +24,8 @@ _USAGE = """usage: lockstep run -n WORKERS [--policy NAME] [options] SCRIPT [ARG
 Each command shows its options with --help."""
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], program: list[str] | None = None) -> int:
+    """`program`: in place of a script."""
     launcher = _place.launcher()
     parser = launcher.make_parser()
     parser.prog = "lockstep run"
@@ -33,12 +35,15 @@ def _run(arguments: list[str]) -> int:
         "the script of worker 0 has succeeded and no script has failed after the job."
     )
     parser.add_argument("--policy", metavar="NAME", help="how to handle stragglers, as auto or backup; sets policy.name")
-    parser.add_argument("script", metavar="SCRIPT", help="a Python script that calls lockstep.init()")
-    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="an argument of the script")
-    rest.required = False  # older argparse says of what may be empty that it is missing
+    if program is None:
+        parser.add_argument("script", metavar="SCRIPT", help="a Python script that calls lockstep.init()")
+        rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="an argument of the script")
+        rest.required = False  # older argparse says of what may be empty that it is missing
     options = parser.parse_args(arguments)
     options.package = True
-    if options.hosts is None and options.hosts_file is None and not os.path.isfile(options.script):
+    if program is not None and (options.hosts is not None or options.hosts_file is not None):
+        parser.error("lockstep.launch starts workers on this machine: use lockstep run for several hosts")
+    if program is None and options.hosts is None and options.hosts_file is None and not os.path.isfile(options.script):
         parser.error(f"there is no script {options.script}")
     if options.devices:
         parser.error("--device is for lockstep-worker; choose the device in the script")
@@ -46,7 +51,7 @@ def _run(arguments: list[str]) -> int:
         options.settings.append(f"policy.name={options.policy}")
     if options.build_dir is None:
         options.build_dir = str(_place.programs())
-    options.program = [sys.executable, "-u", options.script, *options.arguments]
+    options.program = program or [sys.executable, "-u", options.script, *options.arguments]
     options = launcher.checked(options)
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:  # for this user alone
         os.environ["LOCKSTEP_INITIAL"] = folder
@@ -54,9 +59,19 @@ def _run(arguments: list[str]) -> int:
 
 
 def main() -> int:
+    return _ended(_command)
+
+
+def call(folder: str, arguments: list[str]) -> int:
+    """For lockstep.launch: as `lockstep run` with these options, and the function in the folder as the program."""
+    program = f"{_call.IMPORT}from lockstep import _called\nsys.exit(_called.main(sys.argv[1]))"
+    return _ended(lambda: _run(arguments, [sys.executable, "-u", "-c", program, _call.PACKAGE, folder]))
+
+
+def _ended(command: Callable[[], int]) -> int:
     sys.argv[0] = "lockstep"
     try:
-        return _command()
+        return command()
     except Error as error:
         print(f"lockstep: {error}", file=sys.stderr)
         return error.status

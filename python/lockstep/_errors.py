@@ -37,6 +37,13 @@ class TryAgain(Error):
     status = 3
 
 
+class WorkerTraceback(Exception):
+    """The cause of a JobFailed of lockstep.launch: where the function has failed, in a worker. Above the one line."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 def of_status(status: int, message: str) -> Error:
     """The error for a lockstep_status."""
     return {2: UsageError, 3: TryAgain}.get(status, JobFailed)(message)
@@ -89,6 +96,8 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if not ours and not interrupted:
         _before(kind, error, trace)
         return
+    if isinstance(error.__cause__, WorkerTraceback):
+        print(error.__cause__, file=sys.stderr)
     say(line)
     raise SystemExit(error.status if isinstance(error, Error) else _INTERRUPTED)  # the interpreter takes the status from here
 

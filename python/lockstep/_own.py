@@ -40,7 +40,7 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
-def _lacks_checkpoint(run_dir: Path) -> str:
+def lacks_checkpoint(run_dir: Path) -> str:
     """Why there is none to go on from; empty: there is one, or workers have saved what the coordinator makes one of."""
     try:
         if "rescue.safetensors" in os.listdir(run_dir):
@@ -84,7 +84,7 @@ class OwnCoordinator:
         self._folder = PrivateFolder()
         self.secret_file = secret_file or self._folder.write("secret", secrets.token_bytes(32))
         where = Path(run_dir) if run_dir is not None else self._folder.path / "run"
-        lacks = _lacks_checkpoint(where)
+        lacks = lacks_checkpoint(where)
         if resume is True and lacks:
             self._folder.remove()
             raise UsageError(f"resume: {where} {lacks}")

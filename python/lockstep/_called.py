@@ -1,0 +1,66 @@
+"""A worker of lockstep.launch: calls the function of the caller (_call.py)."""
+
+import importlib
+import os
+import pickle
+import time
+import traceback
+from multiprocessing import current_process, spawn
+from pathlib import Path
+from typing import Any
+
+from lockstep import _errors
+from lockstep._call import CALL, ERROR, RESULT, Call, Failure
+from lockstep._errors import Error, UsageError
+
+
+def _prepared(call: Call) -> Any:
+    """The function, its arguments; the script of the caller is imported for that."""
+    process = current_process()
+    process._inheriting = True  # type: ignore[attr-defined]
+    try:
+        spawn.prepare(call.prepared)
+        return importlib.import_module(call.pickler).loads(call.function)
+    finally:
+        del process._inheriting  # type: ignore[attr-defined]
+
+
+def _write(path: Path, data: bytes) -> None:
+    """As a whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def _failure(error: BaseException) -> Failure:
+    status = error.status if isinstance(error, Error) else 0
+    line = str(error) if status else "".join(traceback.format_exception_only(error)).strip()
+    # From the caller's own code on.
+    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    trace = "".join(traceback.format_exception(type(error), error, inner))
+    return Failure(status, line.splitlines()[0], trace.rstrip(), time.monotonic())
+
+
+def main(path: str) -> int:
+    folder = Path(path)
+    worker = os.environ["LOCKSTEP_WORKER"]
+    call: Call = pickle.loads((folder / CALL).read_bytes())
+    try:
+        function, args, kwargs = _prepared(call)
+        result = function(*args, **kwargs)
+        try:
+            data = importlib.import_module(call.pickler).dumps(result)
+        except Exception as error:  # whatever the value's own methods raise
+            raise UsageError(
+                f"launch: worker {worker} returns {type(result).__name__}, which cannot go to another process ({error}): return "
+                "numbers, tensors or a state_dict"
+            ) from None
+        _write(folder / RESULT.format(worker), data)
+    except Exception as error:
+        failure = _failure(error)
+        _write(folder / ERROR.format(worker), pickle.dumps(failure))
+        for tell in list(_errors.last_words):
+            tell(failure.line)
+        return error.status if isinstance(error, Error) else UsageError.status  # on which lockstep run ends the job
+    return 0
+
