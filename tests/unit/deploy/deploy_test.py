@@ -26,7 +26,7 @@ CONTAINER = {
     "env": [{"name": STRING, "value": STRING, "valueFrom": {"fieldRef": {"fieldPath": STRING}}}],
     "ports": [{"name": STRING, "containerPort": NUMBER}],
     "resources": {"requests": {"*": STRING}, "limits": {"*": STRING}},
-    "volumeMounts": [{"name": STRING, "mountPath": STRING, "readOnly": BOOL}],
+    "volumeMounts": [{"name": STRING, "mountPath": STRING, "readOnly": BOOL}], "readinessProbe": {"tcpSocket": {"port": NUMBER}},
 }
 POD = {
     "restartPolicy": STRING, "terminationGracePeriodSeconds": NUMBER,
@@ -42,14 +42,22 @@ JOB = {
     "template": {"spec": POD},
 }
 METADATA = {"name": STRING}
+JOBSET = {
+    "network": {"enableDNSHostnames": BOOL, "subdomain": STRING},
+    "successPolicy": {"operator": STRING, "targetReplicatedJobs": [STRING]},
+    "failurePolicy": {"maxRestarts": NUMBER, "rules": [{"name": STRING, "action": STRING, "onJobFailureReasons": [STRING]}]},
+    "replicatedJobs": [{"name": STRING, "replicas": NUMBER, "dependsOn": [{"name": STRING, "status": STRING}],
+                        "template": {"metadata": {"labels": {"*": STRING}}, "spec": JOB}}],
+}
 KINDS = {
     ("v1", "ConfigMap"): {"metadata": METADATA, "data": {"*": STRING}},
     ("v1", "PersistentVolumeClaim"): {"metadata": METADATA, "spec": {"accessModes": [STRING], "resources": {"requests": {"*": STRING}}}},
-    ("jobset.x-k8s.io/v1alpha2", "JobSet"): {"metadata": METADATA, "spec": {
-        "network": {"enableDNSHostnames": BOOL, "subdomain": STRING},
-        "successPolicy": {"operator": STRING, "targetReplicatedJobs": [STRING]},
-        "failurePolicy": {"maxRestarts": NUMBER, "rules": [{"name": STRING, "action": STRING, "onJobFailureReasons": [STRING]}]},
-        "replicatedJobs": [{"name": STRING, "replicas": NUMBER, "template": {"spec": JOB}}]}},
+    ("jobset.x-k8s.io/v1alpha2", "JobSet"): {"metadata": METADATA, "spec": JOBSET},
+    ("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime"): {"metadata": {"name": STRING, "labels": {"*": STRING}}, "spec": {
+        "mlPolicy": {"numNodes": NUMBER}, "template": {"spec": JOBSET}}},
+    ("trainer.kubeflow.org/v1alpha1", "TrainJob"): {"metadata": METADATA, "spec": {
+        "runtimeRef": {"name": STRING}, "trainer": {"image": STRING, "command": [STRING], "numNodes": NUMBER,
+                                                    "resourcesPerNode": {"requests": {"*": STRING}, "limits": {"*": STRING}}}}},
 }
 TYPES = {STRING: str, NUMBER: int, BOOL: bool}
 
@@ -75,8 +83,44 @@ class KubernetesTest(unittest.TestCase):
         for path in sorted((ROOT / "examples/kubernetes").glob("*.yaml")):
             yield path.name, list(yaml.safe_load_all(path.read_text()))
 
+    @staticmethod
+    def of_kubeflow():
+        return list(yaml.safe_load_all((ROOT / "examples/kubeflow/trainer.yaml").read_text()))
+
+    def test_the_parts_for_kubeflow_fit_together(self):
+        runtime, claim, job = self.of_kubeflow()
+        self.assertEqual(job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"])
+        jobset = runtime["spec"]["template"]["spec"]
+        coordinator, node = jobset["replicatedJobs"]
+        self.assertEqual((jobset["successPolicy"]["targetReplicatedJobs"], node["dependsOn"][0]["name"]), ([coordinator["name"]], coordinator["name"]))
+        # Kubeflow takes the nodes by this label, and their container by this name.
+        self.assertEqual(node["template"]["metadata"]["labels"], {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"})
+        (server,), (worker,) = (one["template"]["spec"]["template"]["spec"]["containers"] for one in (coordinator, node))
+        self.assertEqual(worker["name"], "node")
+        workers = job["spec"]["trainer"]["numNodes"]
+        self.assertEqual(workers, runtime["spec"]["mlPolicy"]["numNodes"])
+        self.assertIn(f"--workers {workers} ", server["args"][0])
+        port = re.search(r'--listen "\$POD_IP:(\d+)"', server["args"][0])[1]
+        told = {one["name"]: one.get("value") for one in worker["env"]}
+        self.assertEqual(told["LOCKSTEP_COORDINATOR"], f"$(JOB)-{coordinator['name']}-0-0.$(JOB):{port}")
+        self.assertEqual((server["ports"][0]["containerPort"], server["readinessProbe"]["tcpSocket"]["port"]), (int(port), int(port)))
+        self.assertLess(list(told).index("JOB"), list(told).index("LOCKSTEP_COORDINATOR"))  # or it is no value yet
+        volumes = coordinator["template"]["spec"]["template"]["spec"]["volumes"]
+        self.assertEqual([one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one], [claim["metadata"]["name"]])
+
+    def test_the_task_of_skypilot_tells_each_node_its_place(self):
+        task = yaml.safe_load((ROOT / "examples/skypilot/lockstep.yaml").read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            python = Path(folder) / "python"
+            python.write_text('#!/bin/sh\necho $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT, $LOCAL_WORLD_SIZE here: "$@"\n')
+            python.chmod(0o755)
+            given = {"PATH": f"{folder}:/usr/bin:/bin", "SKYPILOT_NODE_RANK": "3", "SKYPILOT_NUM_NODES": "4",
+                     "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n10.0.0.9\n10.0.0.6"}
+            done = subprocess.run(["bash", "-c", task["run"]], env=given, capture_output=True, text=True, check=True)
+        self.assertEqual((done.stdout, task["num_nodes"]), ("3 of 4 at 10.0.0.7:29500, 1 here: -u train.py\n", 4))
+
     def test_each_key_is_one_of_its_kind(self):
-        for name, documents in self.manifests():
+        for name, documents in [*self.manifests(), ("trainer.yaml", self.of_kubeflow())]:
             for document in documents:
                 kind = (document.pop("apiVersion"), document.pop("kind"))
                 self.assertEqual(mistakes(document, KINDS[kind], f"{name}: {kind[1]}"), [])
