@@ -41,6 +41,7 @@ def _run(arguments: list[str], program: list[str] | None = None) -> int:
         rest.required = False  # older argparse says of what may be empty that it is missing
     options = parser.parse_args(arguments)
     options.package = True
+    options.launcher = "lockstep run" if program is None else "lockstep.launch"
     if program is not None and (options.hosts is not None or options.hosts_file is not None):
         parser.error("lockstep.launch starts workers on this machine: use lockstep run for several hosts")
     if program is None and options.hosts is None and options.hosts_file is None and not os.path.isfile(options.script):

@@ -70,8 +70,6 @@ class Entry:
             if self._meeting is not None:
                 self.coordinator, self.secret_file, self._own = self._meeting.coordinator(self.run_dir, self.resume)
             else:
-                if warning := _launchers.warning(os.environ):
-                    _errors.say(warning)
                 self._own = OwnCoordinator(self.run_dir, resume=self.resume)
                 self.coordinator, self.secret_file = self._own.address, self._own.secret_file
         session = Session(
@@ -86,10 +84,21 @@ class Entry:
         )
         Entry._joined.add(self.coordinator)
         if session.worker == 0:
+            self._say_who_has_started(session.workers)
             config = _settings.from_ini(session.config)
             for line in _settings.differences(settings, config) + _settings.unused(config):
                 print(f"lockstep: {line}", flush=True)
         return session
+
+    def _say_who_has_started(self, workers: int) -> None:
+        if self._own is not None and self.launched is None:
+            if warning := _launchers.warning(os.environ):
+                _errors.say(warning)
+            else:
+                print("lockstep: this is a job of one worker, with a coordinator of its own", flush=True)
+            return
+        assert self.coordinator is not None
+        print(f"lockstep: {_launchers.started(self.launched, os.environ, workers, self.coordinator)}", flush=True)
 
     def pass_on(self) -> None:
         """Prints the warnings of the coordinator that was started here, if the job may have other workers."""

@@ -114,6 +114,12 @@ def warning(environment: Mapping[str, str]) -> str:
     """Of a job of one that may not be meant to be one. Empty: nothing looks like that."""
     if _launcher(environment) is not None:
         return ""
+    if "ACCELERATE_MIXED_PRECISION" in environment:  # accelerate launch sets it
+        on_cpu = environment.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true")
+        why = "which accelerate launch has started"
+        if on_cpu:
+            why = "because accelerate launch --cpu starts one, whatever --num_processes says"
+        return f"this is a job of one worker, {why}: for more use lockstep run -n N or torchrun --nproc-per-node N"
     numbers = [f"{name}={value}" for name, value in sorted(environment.items()) if _NUMBER.fullmatch(name) and value.isdecimal()]
     if not numbers:
         return ""
@@ -121,6 +127,22 @@ def warning(environment: Mapping[str, str]) -> str:
         f"this is a job of one worker, but {', '.join(numbers)} in the environment may come from an unknown launcher. "
         f"If it has started others, set {_BY_HAND} for each, or use lockstep run"
     )
+
+
+def started(where: Launched | None, environment: Mapping[str, str], workers: int, coordinator: str) -> str:
+    """Which launcher has started the job, how many workers there are, and how they meet: one line. `where`: None in a job whose
+    coordinator was there before its workers."""
+    count = f"{workers} worker{'' if workers == 1 else 's'}"
+    if where is None:
+        launcher = environment.get("LOCKSTEP_LAUNCHER")
+        if launcher and environment.get("LOCKSTEP_COORDINATOR") == coordinator:
+            return f"{launcher} has started {count}, which meet at its coordinator, {coordinator}"
+        return f"{count}, started one by one, meet at the coordinator {coordinator}"
+    alike = where.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environment  # deepspeed, Kubeflow, a shell
+    started_by = f"RANK and WORLD_SIZE tell of {count}" if alike else f"{where.launcher} has started {count}"
+    at = f"{started_by}, which meet at {where.host}:{where.port}"
+    meeting = f"{count} in a process group meet in its store" if where.in_group else at
+    return f"{meeting}; worker 0 has started the coordinator, {coordinator}"
 
 
 def on_one_host(environment: Mapping[str, str], launcher: _Launcher = _LAUNCHERS[0]) -> bool | None:

@@ -40,6 +40,8 @@ for x, y in loader:
     opt.step()
 os.write(1, f"rank {job.rank} of {job.size}: {[p.tolist() for p in model.parameters()]}\\n".encode())
 """
+ALONE_BY_ACCELERATE = ("lockstep: this is a job of one worker, because accelerate launch --cpu starts one, whatever --num_processes says: for more use "
+                       "lockstep run -n N or torchrun --nproc-per-node N\n")
 GROUP = "torch.distributed.init_process_group('gloo')\n"
 
 # What the launchers set for worker 1 of 4, as far as it is told from others.
@@ -154,17 +156,24 @@ class RecognisedTest(LauncherTest):
     def test_a_launcher_that_is_not_known_is_warned_of(self):
         done = self.run_python(SCRIPT, OTHER_RANK="1", JOB_COMPLETION_INDEX="0", LOCAL_RANK="-1", SLURM_PROCID="0")
         self.assertEqual(done.returncode, 0, done)
-        self.assertRegex(done.stderr, r"\Alockstep: this is a job of one worker, and JOB_COMPLETION_INDEX=0, OTHER_RANK=1 in the environment may be "
-                         r"of a launcher that is not known: [^\n]*set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, or use lockstep run\n\Z")
+        self.assertRegex(done.stderr, r"\Alockstep: this is a job of one worker, but JOB_COMPLETION_INDEX=0, OTHER_RANK=1 in the environment may come "
+                         r"from an unknown launcher\. [^\n]*set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, or use lockstep run\n\Z")
+
+
+    def test_accelerate_that_starts_one_process_is_named(self):
+        done = self.run_python(SCRIPT, ACCELERATE_MIXED_PRECISION="no", ACCELERATE_USE_CPU="True")
+        self.assertEqual((done.returncode, done.stderr), (0, ALONE_BY_ACCELERATE), done)
+        self.assertNotIn("lockstep: this is", done.stdout)
 
 
 class MpiTest(LauncherTest):
     """The launchers themselves where they are installed; what they set in any case."""
 
-    def launch(self, *command, **more):
+    def launch(self, *command, said="mpiexec has started 2 workers, which meet at 127.0.0.1:", **more):
         done = subprocess.run([*map(str, command), PYTHON, "-B", str(self.script(SCRIPT))], cwd=self.folder, capture_output=True, text=True,
                               timeout=package.TIMEOUT_S, check=False, env=package.environment(**more))
         self.assert_together([done.returncode], [(done.stdout, done.stderr)])
+        self.assertEqual(done.stdout.count(f"lockstep: {said}"), 1, done)
 
     def test_workers_of_one_mpich_proxy_meet(self):
         """Its environment has nothing that is this start's alone; the proxy is an ancestor of all."""
@@ -180,11 +189,25 @@ class MpiTest(LauncherTest):
     def test_mpiexec_starts_a_job(self):
         self.launch("mpiexec.hydra", "-n", "2")
 
+    @unittest.skipUnless(subprocess.run([PYTHON, "-c", "import accelerate"], capture_output=True, check=False).returncode == 0, "there is no accelerate")
+    def test_accelerate_launch_on_the_cpu_starts_one_process_which_is_said(self):
+        done = package.run("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
+                           "--dynamo_backend", "no", self.script(SCRIPT), python=PYTHON)
+        self.assert_together([done.returncode], [(done.stdout, done.stderr)], count=1)
+        self.assertIn(ALONE_BY_ACCELERATE, done.stderr)
+
+    @unittest.skipUnless(subprocess.run([PYTHON, "-c", "import deepspeed"], capture_output=True, check=False).returncode == 0, "there is no deepspeed")
+    def test_deepspeed_starts_a_job(self):
+        script = self.script(SCRIPT)
+        done = package.run("-m", "deepspeed.launcher.runner", "--num_accelerators", "2", "--master_port", free_port(), script, python=PYTHON, DS_ACCELERATOR="cpu")
+        self.assert_together([done.returncode], [(done.stdout, done.stderr)])
+        self.assertIn("\nlockstep: RANK and WORLD_SIZE tell of 2 workers, which meet at 127.0.0.1:", done.stdout)
+
     @unittest.skipUnless(shutil.which("prterun"), "there is no prterun")
     def test_prterun_starts_a_job_as_its_message_says(self):
         exported = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         self.launch("prterun", "--allow-run-as-root", "--map-by", ":oversubscribe", "-n", "2", *(word for name in exported for word in ("-x", name)),
-                    "sh", "-c", 'RANK=$PMIX_RANK exec "$@"', "sh", **exported)
+                    "sh", "-c", 'RANK=$PMIX_RANK exec "$@"', "sh", said="RANK and WORLD_SIZE tell of 2 workers, which meet at 127.0.0.1:", **exported)
 
 
 class GroupTest(LauncherTest):
@@ -195,7 +218,10 @@ class GroupTest(LauncherTest):
         return self.workers(script, [{"RANK": str(i), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **more} for i in range(2)])
 
     def test_the_group_that_is_there_is_the_meeting_place(self):
-        self.assert_together(*self.of_two(SCRIPT.replace("#before\n", GROUP)))
+        statuses, said = self.of_two(SCRIPT.replace("#before\n", GROUP))
+        self.assert_together(statuses, said)
+        self.assertRegex(said[0][0], r"(?m)^lockstep: 2 workers in a process group meet in its store; worker 0 has started the coordinator, 127\.0\.0\.1:\d+$")
+        self.assertNotIn("meet", said[1][0])
 
     def test_a_group_that_the_environment_does_not_tell_of(self):
         port = free_port()
@@ -220,6 +246,7 @@ class OneJobTest(LauncherTest):
         script = SCRIPT + "job.close()\n" + SCRIPT.replace("lockstep.init()", "lockstep.init(connect_timeout=3000)")
         done = package.run("-m", "lockstep", "run", "-n", "2", self.script(script), python=PYTHON)
         self.assertEqual(done.stdout.count("rank"), 2, done)
+        self.assertEqual(len(re.findall(r"\| lockstep: lockstep run has started 2 workers, which meet at its coordinator, 127\.0\.0\.1:\d+\n", done.stdout)), 1, done)
         self.assertEqual(done.returncode, 1, done)
         said = re.findall(r"worker (\d) +\| lockstep: this process has had its job at .*\. Use lockstep run once for each job, or start the script with torchrun or", done.stdout)
         self.assertEqual(sorted(said), ["0", "1"], done)
@@ -231,6 +258,7 @@ class OneJobTest(LauncherTest):
         between = "print('wanted', job.wanted % 1)\ntry:\n    job.rank\nexcept lockstep.UsageError as error:\n    print(error)\n"
         done = self.run_python(SCRIPT.replace("#between\n", between))
         self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        self.assertIn("\nlockstep: this is a job of one worker, with a coordinator of its own\n", done.stdout)
         self.assertIn("wanted 0\nthere is no job yet: job.prepare joins it (before, job.wanted tells this worker's number)\n", done.stdout)
 
 

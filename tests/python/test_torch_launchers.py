@@ -44,6 +44,31 @@ class LaunchedTest(TorchTest):
             with self.subTest(how):
                 done = run("-m", "torch.distributed.run", *how, "--nproc-per-node", "3", self.script(self.SCRIPT))
                 self.assert_three_alike(done)
+                self.assertRegex(done.stdout, r"(?m)^lockstep: torchrun has started 3 workers, which meet at \S+:\d+; worker 0 has started the coordinator, \S+:\d+$")
+
+    def test_torchrun_that_starts_all_workers_again_goes_on_from_the_checkpoint(self):
+        run_dir = self.folder / "run"
+        init = f"run_dir={str(run_dir)!r}, resume='auto', settings={{'checkpoint.every_rounds': 1}}"
+        script = self.script(SCRIPT.replace("run_dir=None", init) + PREPARE + f"""
+import os, pathlib, signal, time
+begun = None
+for epoch in range(2):
+    for x, y in loader:
+        begun = job.round if begun is None else begun
+        F.cross_entropy(model(x), y).backward()
+        while job.rank == 1 and job.round == 5 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if list(pathlib.Path({str(run_dir)!r}, "checkpoints").glob("round-*.json")):
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.01)
+        opt.step()
+os.write(1, f"rank {{job.rank}} of {{job.size}}, restart {{os.environ['TORCHELASTIC_RESTART_COUNT']}}, begun {{begun}}\\n".encode())
+""")
+        done = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2", script)
+        self.assertEqual(done.returncode, 0, done)
+        said = re.findall(r"rank (\d) of 2, restart 1, begun (\d+)", done.stdout)
+        self.assertEqual(sorted(rank for rank, _ in said), ["0", "1"], done)
+        self.assertGreater(min(int(begun) for _, begun in said), 0, done)
+        harness.check_epochs(self, self.rounds(run_dir), 64)
 
     def test_one_torchrun_for_each_worker_starts_one_that_dies_again(self):
         """And no other one: the coordinator is apart. With min_workers the job waits for it."""
@@ -157,8 +182,8 @@ print("parameters", *(p.double().sum().item() for p in model.parameters()), "res
             # Else that from which the way to the others begins.
             (slurm, itself, {"10.0.0.2": "10.0.0.1", "192.0.2.1": "172.16.0.1"}, "10.0.0.1"),
             (agents, itself, {"192.0.2.1": "172.16.0.1"}, "172.16.0.1"),
-            (agents, itself, {}, "worker 0's host knows its name n1 as 127.0.1.1, where other hosts do not reach it, and no address of its own: "
-                                 "say with MASTER_ADDR the address by which they do"),
+            (agents, itself, {}, "worker 0's host knows its name n1 as 127.0.1.1, which other hosts do not reach, and has no other address. "
+                                 "Set MASTER_ADDR to the address by which they reach it"),
             # All on one host, as is said or as there is no other.
             ({**slurm, "SLURM_STEP_NUM_NODES": "1"}, itself, {}, "127.0.0.1"),
             ({**agents, "LOCAL_WORLD_SIZE": "4"}, itself, {"192.0.2.1": "172.16.0.1"}, "n1"),

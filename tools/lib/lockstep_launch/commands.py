@@ -40,7 +40,7 @@ def worker_command(options, slot, program, address, secret_path):
 def worker_environment(options, slot, address, secret_path):
     """The environment of a program that takes the place of lockstep-worker."""
     return {"LOCKSTEP_COORDINATOR": address, "LOCKSTEP_SECRET_FILE": secret_path, "LOCKSTEP_WORKER": str(slot),
-            "LOCKSTEP_WORKERS": str(options.n), "LOCKSTEP_SLOWDOWN": "\n".join(_slowdowns(options, slot))}
+            "LOCKSTEP_WORKERS": str(options.n), "LOCKSTEP_LAUNCHER": options.launcher, "LOCKSTEP_SLOWDOWN": "\n".join(_slowdowns(options, slot))}
 
 
 def _slowdowns(options, slot):

@@ -65,6 +65,7 @@ def parse_arguments():
     options = make_parser().parse_args(arguments)
     options.program = program
     options.package = False
+    options.launcher = "tools/launch"
     return checked(options)
 
 
