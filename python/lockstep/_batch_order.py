@@ -28,6 +28,7 @@ class BatchOrder(Lists):
     """Of the script's loader. Invariant: an epoch with a list has its bounds, too."""
 
     batch_size = 1  # positions that are computed at once
+    replicas, padding = 1, 0
 
     def __init__(self, loader: DataLoader[Any], batches: int | None) -> None:
         """`batches`: that an epoch has, the first ones of the sampler's list. None: as many as the sampler's length."""

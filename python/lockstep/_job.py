@@ -271,7 +271,8 @@ class Job:
         )
         assert loader is not None
         self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
-        self._model = model
+        given, self._model = model, parts.model
+        model = parts.model
         self._batches = parts.batches
         self._passes.prepare(parts, model, self._evaluation)
         self._join(model, parts)
@@ -280,7 +281,7 @@ class Job:
         samples = self._order.positions(batch)
         in_epoch = math.ceil(samples / batch)
         if self.rank == 0:
-            parts.units.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
+            parts.tell(self._config["job.units"], batch, samples, 1 if global_batch else self.size)
         rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=parts.epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), _ahead.of_training(ahead, self._order))
@@ -298,9 +299,9 @@ class Job:
         self._taker.begin(self._parameters.list)
         mine = _loader.Loader(loader, in_epoch, self._passes.next_pass)
         if parts.rule.schedule is None:
-            return model, prepared, mine
+            return given, prepared, mine
         return (
-            model,
+            given,
             prepared,
             mine,
             _optimizer.PreparedScheduler(lambda: self._run.schedule_stepped(self._passes.begun), self._passes.rates),

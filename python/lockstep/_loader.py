@@ -136,6 +136,11 @@ class Batches:
             self._stream.check(counted)
 
     @property
+    def streams(self) -> bool:
+        """Items are there once."""
+        return self._stream is not None
+
+    @property
     def ahead(self) -> int | None:
         """Samples that the loader processes have read for later runs; None: there are no such processes."""
         return None if self._processes is None else self._processes.ahead

@@ -27,7 +27,10 @@ def refuse_unsupported(model: nn.Module) -> None:
     for name in ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel"):
         for module in model.modules():
             if type(module).__name__ == name:
-                raise UsageError(f"the model is wrapped in {name}: leave that out, lockstep takes its place")
+                raise UsageError(
+                    f"the model has a {name} inside: leave that out, lockstep takes its place"
+                    f"{', or wrap last, DistributedDataParallel(torch.compile(model))' if name.startswith('Distributed') else ''}"
+                )
     for name, module in model.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
             raise UsageError(f"{name or 'the model'} is SyncBatchNorm: use BatchNorm, whose running statistics the job averages")

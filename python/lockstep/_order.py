@@ -9,15 +9,16 @@ If lists differed, samples would count twice or never. So the first list is comp
 the old job. Each round compares its list by two metrics: the least and the greatest digest that workers have.
 """
 
+import copy
 import dataclasses
 import hashlib
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep import _given
 from lockstep._errors import JobFailed, UsageError
@@ -118,6 +119,30 @@ class Lists:
             self._digests.pop(epoch, None)
 
 
+class _AllReplicas:
+    """The samples of all replicas of a DistributedSampler in its order, with its seed and the epoch that the script has set last.
+    Consecutive ones are what its replicas have at the same time."""
+
+    def __init__(self, sampler: "DistributedSampler[Any]") -> None:
+        self._sampler = sampler
+        self.replicas = sampler.num_replicas
+        samples = len(sampler.dataset)  # type: ignore[arg-type]
+        self._size = min(sampler.total_size, samples)  # less with drop_last=True
+        self.padding = sampler.total_size - self._size
+
+    def set_epoch(self, epoch: int) -> None:
+        self._sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[int]:
+        whole = copy.copy(self._sampler)
+        whole.num_replicas, whole.rank = 1, 0
+        whole.num_samples = whole.total_size = self._size
+        return iter(whole)
+
+
 class Order(Lists):
     """Of the script's loader, whose batches the job makes."""
 
@@ -142,11 +167,19 @@ class Order(Lists):
         self._drop_last: bool = batches.drop_last
         sampler: Any = batches.sampler
         self._dataset_size = length_of(loader.dataset, "dataset") if samples is None else samples
+        self.replicas = 1
+        """Ranks that a DistributedSampler shares the samples out to, whose batch size is that of one."""
+        self.padding = 0
+        """The samples that it would repeat so that all ranks have as many."""
         self._sampler: Any = None  # None: shuffled from the job's seed
         self._size = self._dataset_size
         plain = is_one_of(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == self._size
         if not plain and not self._stream:
-            self._size = length_of(sampler, f"sampler, {type(sampler).__name__},")
+            self._kind = type(sampler).__name__
+            if type(sampler) is DistributedSampler and sampler.num_replicas > 1:
+                sampler = _AllReplicas(sampler)
+                self.replicas, self.padding = sampler.replicas, sampler.padding
+            self._size = length_of(sampler, f"sampler, {self._kind},")
             self._sampler = sampler
             refuse_replicas(sampler, "samples", "say shuffle=True instead")
         # Nothing to be drawn or compared.
@@ -190,7 +223,7 @@ class Order(Lists):
         if self._sequential:
             return "; samples in the dataset's order"
         self._draw(0)
-        return f"; samples in the order of {type(self._sampler).__name__} {self._digests[0]:012x}"
+        return f"; samples in the order of {self._kind} {self._digests[0]:012x}"
 
     def begin_pass(self, epoch: int) -> None:
         """All of them in turn, also those of which this worker has no part: a sampler may go on from one to the next."""
@@ -226,7 +259,7 @@ class Order(Lists):
 
     def _draw(self, epoch: int) -> None:
         self._seed_all(epoch)
-        kind = type(self._sampler).__name__
+        kind = self._kind
         given = list(itertools.islice(self._sampler, self._size + 1))
         if len(given) != self._size:
             count = "more" if len(given) > self._size else len(given)

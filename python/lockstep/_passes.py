@@ -28,6 +28,7 @@ from lockstep._session import Kind, Session, Work
 MOST_AWAY_S = 3600.0  # that a worker may do something else, if the script does not say how long
 _LOOK_S = 0.2  # how long Ctrl-C may have to wait for the session
 _LEFT = "its script has left the loop"
+_LOOKED = "its script has looked at a batch"
 
 
 class Passes:
@@ -61,6 +62,7 @@ class Passes:
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
         self._told_late = False
+        self._looked_at: Any = None  # items of a stream, of a run whose batch was only looked at
 
     def prepare(self, parts: _preparing.Preparation, model: nn.Module, evaluation: _loader.Evaluation | None) -> None:
         """Before the job is joined."""
@@ -101,8 +103,8 @@ class Passes:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         if self._run.state is not State.DONE:
             raise UsageError(
-                "the loop over the loader was left before the step for its batch was done. To look at a batch, take it from the "
-                "script's own loader before job.prepare, next(iter(loader))"
+                "the loop over the loader was left before the step for its batch was done: break after opt.step(), and look at a "
+                "batch by next(iter(loader))"
             )
         epoch = self.begun
         if self._schedule is not None and self._schedule.steps_in_epoch and self._run.schedule_steps < epoch:
@@ -174,8 +176,10 @@ class Passes:
             raise
 
     def _runs(self, epoch: int) -> Iterator[Any]:
-        while (run := self._next(epoch)) is not None:
+        first = True
+        while (given := self._next(epoch)) is not None:
             session = self._joined()
+            run = self._order.in_order(given)
             self._run.hand_out(run)
             self._parameters.use(run.parameters, self._run.floats)
             if self._updates is None:
@@ -185,10 +189,13 @@ class Passes:
                 self._updates.advance(run.schedule_position)
                 self._optimizer.changed_by_update()
             asked = time.monotonic()
-            values = self._batches.read_run(run, *self._order.to_read(run))
+            values, self._looked_at = self._looked_at, None
+            if values is None:
+                values = self._batches.read_run(run, *self._order.to_read(run))
             self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics())
             self._run.seed(self._seed)
             batch = self._batches.collate(values)
+            once = values if first and self._batches.streams else None
             del values
             ahead = self._batches.ahead
             session.note_reading(time.monotonic() - asked, ahead)
@@ -196,9 +203,11 @@ class Passes:
             try:
                 yield batch
             except GeneratorExit:
-                self._leave_loop()
+                if not (first and self._take_back(given, once)):
+                    self._leave_loop()
                 raise
             del batch
+            first, once = False, None
             self._run.finish(session)
 
     def _next(self, epoch: int) -> Work | None:
@@ -212,7 +221,7 @@ class Passes:
             work = None
         while self.end is None and (work := work or self._work()) is not None:
             if work.kind is Kind.TRAIN and work.epoch <= epoch:
-                return self._order.in_order(work)
+                return work
             if work.kind is Kind.TRAIN or work.epoch >= epoch:
                 self._hold(work, "between two epochs")
                 self._note_late(work)
@@ -285,6 +294,17 @@ class Passes:
         self._held = work
         self._parameters.use(work.parameters, self._run.floats, whole=True)
         self._go_away(reason, MOST_AWAY_S)
+
+    def _take_back(self, run: Work, items: Any) -> bool:
+        """The script has looked at the first batch of a pass, as by next(iter(loader)): that pass has not begun, and its batch
+        comes again. `items`: of a stream, which gives them once."""
+        if self._run.state is not State.IN_HAND or not self._stays() or _errors.ends_badly():
+            return False
+        self.begun -= 1
+        self._looked_at = items
+        self._run.take_back()
+        self._hold(run, _LOOKED)
+        return True
 
     def _leave_loop(self) -> None:
         """The script has left its loop by break, or an exception has. An error goes no further from here."""

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _batch_order, _costs, _final, _given, _loader, _model, _rule, _session, _settings, _units
+from lockstep import _batch_order, _costs, _ddp, _final, _given, _loader, _model, _rule, _session, _settings, _units
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
@@ -41,6 +41,9 @@ class Preparation:
     ) -> None:
         _given.check(model, optimizer, loader, scheduler, epochs)
         assert loader is not None and epochs is not None
+        self.wrapped = _ddp.is_wrapper(model)
+        model, ranks = _ddp.take(model, workers)
+        self.model = model
         _model.refuse_unsupported(model)
         self.epochs = epochs
         self.order = _batch_order.order_of(loader, samples)
@@ -48,8 +51,10 @@ class Preparation:
         _loader.warn_of_unused(loader, self.order)
         self.costs = _costs.Costs(cost, self.order, loader.dataset)
         self.parameters = _model.Parameters(model, optimizer)
+        ranks = max(ranks, self.order.replicas)
+        self._ranks = 1 if global_batch is not None or self.own_batches else ranks
         if global_batch is None:
-            global_batch = self._a_batch_for_each(workers) if self.own_batches else self.order.batch_size
+            global_batch = self._a_batch_for_each(workers) if self.own_batches else self.order.batch_size * ranks
         self.batch = batch = global_batch
         _given.check_counts(epochs=epochs, updates=updates, global_batch=batch, units=units, samples=samples)
         samples = self.order.positions(batch)
@@ -85,6 +90,12 @@ class Preparation:
         said |= self.rule.settings
         self.settings = {key: _settings.text_of(value) for key, value in said.items()} | own
         self.batches = _loader.Batches(loader, sharded=sharded, samples=samples, whole=self.own_batches)
+
+    def tell(self, units: str, batch: int, samples: int, workers: int) -> None:
+        """As `Units.tell`, and what a script for DDP may have meant otherwise."""
+        for line in _ddp.lines(self.wrapped, self._ranks, self.order, batch):
+            print(f"lockstep: {line}", flush=True)
+        self.units.tell(units, batch, samples, workers)
 
     @staticmethod
     def _a_batch_for_each(workers: int | None) -> int:

@@ -73,6 +73,10 @@ class RunInHand:
         self._weight = None
         self._steps_at_run = self.schedule_steps
 
+    def take_back(self) -> None:
+        """The batch was not used. Its run is handed out again."""
+        self.state = State.DONE
+
     def seed(self, seed: int) -> None:
         """Everything random is as when the batch was handed out."""
         if self.work is not None:

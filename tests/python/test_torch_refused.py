@@ -72,8 +72,9 @@ CASES = [
      ["torch.optim.lr_scheduler.ChainedScheduler([first, second])"],
      "first, second = torch.optim.lr_scheduler.StepLR(opt, 1), torch.optim.lr_scheduler.ConstantLR(opt)\n"
      + SCHEDULED.format("torch.optim.lr_scheduler.ChainedScheduler([first, second])")),
-    (PREPARE + "next(iter(loader))\n" + LOOP, "was left before the step for its batch was done", ["next(iter(loader))"],
-     "x, y = next(iter(loader))\n" + PREPARE + LOOP),
+    (PREPARE + "for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n    break\n" + LOOP, "was left before the step for its batch was done",
+     ["next(iter(loader))"], PREPARE + "first, second = next(iter(loader)), next(iter(loader))\nassert torch.equal(first[0], second[0])\n"
+     + LOOP + "assert job.metrics.round == 7\n"),
     (TIMM + "job.prepare(model, opt, loader, sched, epochs=2)", "the scheduler Cosine is none of torch.optim.lr_scheduler",
      ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t, of=sched: of._get_lr(t)[0] / of.base_values[0])"],
      TIMM + SCHEDULED.format("torch.optim.lr_scheduler.LambdaLR(opt, lambda t, of=sched: of._get_lr(t)[0] / of.base_values[0])")

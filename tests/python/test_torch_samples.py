@@ -144,7 +144,7 @@ loader = DataLoader(data, batch_size=16, sampler=Own())
             (SCRIPT + plain + "sampler=(i for i in range(3)))\n" + PREPARE, 2, "the sampler, generator, has no length"),
             (SCRIPT + plain + "sampler=[])\n" + PREPARE, 2, "the sampler has no samples"),
             (SCRIPT + plain + "sampler=[3, 1, 2])\n" + PREPARE + LOOP, 0, ""),
-            (SCRIPT + more + plain + "sampler=DistributedSampler(data, 2, 0))\n" + PREPARE, 2, "the DistributedSampler is of one of 2 replicas"),
+            (SCRIPT + more + "class Own(DistributedSampler): pass\n" + plain + "sampler=Own(data, 2, 0))\n" + PREPARE, 2, "the Own is of one of 2 replicas"),
             (SCRIPT + more + plain + "sampler=DistributedSampler(data, 1, 0))\n" + PREPARE + LOOP, 0, ""),
             (SCRIPT + "loader = DataLoader(data, batch_size=None)\n" + PREPARE, 2, "batch_size=None"),
             (SCRIPT + "loader = DataLoader(data, batch_size=65, shuffle=True, drop_last=True)\n" + PREPARE, 2,
