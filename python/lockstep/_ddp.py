@@ -79,8 +79,8 @@ def take(model: nn.Module, workers: int | None) -> tuple[nn.Module, int]:
 
 
 def lines(wrapped: bool, ranks: int, order: Any, batch: int) -> list[str]:
-    """One line for each thing that the job does otherwise than DDP. `ranks`: that share a round's `batch`, each with the loader's; 1 where
-    the script has said how large it is."""
+    """One line for each thing that the job does otherwise than DDP. `ranks`: that share a round's `batch`, each with the loader's;
+    1 where the script has said how large it is."""
     found = []
     if wrapped:
         found.append(

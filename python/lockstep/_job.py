@@ -37,6 +37,7 @@ from lockstep import (
     _reads,
     _run,
     _settings,
+    _update,
 )
 from lockstep._errors import JobFailed, UsageError
 from lockstep._run import State
@@ -193,7 +194,7 @@ class Job:
         samples: int | None = None,
         cost: _costs.Cost | None = None,
         sharded: bool = False,
-        scheduler_steps: Literal["update", "epoch"] = "update",
+        scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader]: ...
     @overload
     def prepare(
@@ -212,7 +213,7 @@ class Job:
         samples: int | None = None,
         cost: _costs.Cost | None = None,
         sharded: bool = False,
-        scheduler_steps: Literal["update", "epoch"] = "update",
+        scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader, _optimizer.PreparedScheduler]: ...
     def prepare(
         self,
@@ -230,7 +231,7 @@ class Job:
         samples: int | None = None,
         cost: _costs.Cost | None = None,
         sharded: bool = False,
-        scheduler_steps: Literal["update", "epoch"] = "update",
+        scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> Any:
         """Joins the job with this model. Returns (model, optimizer, loader[, scheduler]), for the loop to use instead.
 
@@ -241,7 +242,7 @@ class Job:
         `units`: pieces of a global batch, the smallest work that moves; without it as many as the policy can use.
         `fixed_batch`: each batch is a single unit, so that all have one size, for models that are compiled or captured for it.
         `clip_grad_norm`: largest norm of the whole update's gradient.
-        `scheduler_steps`: the script steps its scheduler after each update, or after each epoch.
+        `scheduler_steps`: the script steps its scheduler after each "update", or each "epoch"; without it the first steps tell.
         `samples`: for an IterableDataset, the number of its items in an epoch; `sharded`: it shares them out between the workers by
         itself. For a batch sampler of the script's own `samples` is the number of batches, the first ones of each list.
         `cost`: the costs of samples beside each other, as their lengths. It is a number for each sample of the dataset, or a
@@ -290,21 +291,32 @@ class Job:
             self._evaluation.begin(self._seed, *self._known())
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + self._parameters.digest_of_the_rest(), samples)
-        prepared = _optimizer.PreparedOptimizer(optimizer, self._run.stepped, hooked=parts.rule.updates is not None)
-        self._run.prepare(parts, prepared, rank=self.rank, global_batch=batch)
+        prepared = _optimizer.PreparedOptimizer(
+            optimizer, self._run.stepped, hooked=parts.rule.updates is not None, scheduled=parts.rule.schedule is not None
+        )
+        if isinstance(parts.rule.schedule, _update.Schedule):
+            parts.rule.schedule.begin(in_epoch)
+        self._run.prepare(
+            parts, prepared, rank=self.rank, global_batch=batch, settle=self._passes.settle, stepped=self._passes.step
+        )
         self._passes.begin(prepared, rate, self._seed, samples)
         # What the script does with losses and optimizers, as long as the job is on:
         self._others.begin(optimizer)
         _errors.explanations.append(_given.explain_wrapper(model))
         self._taker.begin(self._parameters.list)
         mine = _loader.Loader(loader, in_epoch, self._passes.next_pass)
-        if parts.rule.schedule is None:
+        if scheduler is None or parts.rule.schedule is None:
             return given, prepared, mine
         return (
             given,
             prepared,
             mine,
-            _optimizer.PreparedScheduler(lambda: self._run.schedule_stepped(self._passes.begun), self._passes.rates),
+            _optimizer.PreparedScheduler(
+                scheduler,
+                lambda: self._run.schedule_stepped(self._passes.begun),
+                self._passes.rates,
+                lambda: self._run.schedule_steps,
+            ),
         )
 
     def weigh(self, weight: int | torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lockstep import _order, _stream
+from lockstep import _agreed, _order, _stream
 from lockstep._errors import UsageError
 from lockstep._session import Counted, Reduction
 
@@ -40,7 +40,8 @@ class Metrics(Mapping[str, float]):
         if counted is not None:
             self.round, self.epoch, self.samples = counted.round, counted.epoch, counted.samples
             self.policy, self.slow_workers = counted.policy, counted.slow
-            self._values = {name: value for name, _, value in counted.metrics if name not in HOW} | {"loss": counted.loss}
+            seen = {name: value for name, _, value in counted.metrics if not name.startswith(_agreed.PREFIX)}
+            self._values = seen | {"loss": counted.loss}
 
     def __getitem__(self, name: str) -> float:
         return self._values[name]

@@ -285,9 +285,7 @@ class Parameters:
     ) -> None:
         """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`; it is given the extra values."""
         self.use(address, floats)
-        if gradient != self._update_at:
-            self._update_gradient = floats(gradient)
-            self._update_views, self._update_at = list(self._cut(self._update_gradient)), gradient
+        self.mean_gradients(gradient, floats)
         kept = [p.grad for p in self.list]
         views = [p.data for p in self.list]
         for p, mean in zip(self.list, self._update_views, strict=True):
@@ -303,6 +301,18 @@ class Parameters:
             p.grad = grad
         self._flat[self._trained : self.count] = self._update_gradient[self._trained : self.count]
         self._load_averaged()
+
+    def mean_gradients(self, address: int, floats: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
+        """Views of an update's mean gradient."""
+        if address != self._update_at:
+            self._update_gradient = floats(address)
+            self._update_views, self._update_at = list(self._cut(self._update_gradient)), address
+        return self._update_views
+
+    def own_gradients(self, counted_for: int) -> list[torch.Tensor]:
+        """A copy of the gradient of what this worker has added up so far, which counts for so much."""
+        assert self._gradient is not None
+        return list(self._cut(self._gradient[: self._trained] / max(counted_for, 1)))
 
     def attach_gradient(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
         """The next backward pass adds to the values at `address`."""
@@ -365,8 +375,9 @@ class Parameters:
     @staticmethod
     def _refuse_changed_gradients() -> None:
         raise UsageError(
-            "gradients were changed behind job.backward (clip_grad_norm_, scaler.unscale_, a second backward?): they are sums "
-            "that are not complete yet. To clip, give clip_grad_norm to job.prepare"
+            "gradients were changed behind job.backward (clip_grad_norm_, a second backward?): they are sums that are not complete "
+            "yet. To clip, give clip_grad_norm to job.prepare; if a library clips, let the script's optimizer make the updates, "
+            'lockstep.init(settings={"optimizer.name": "custom"})'
         )
 
     def _gradients_in_place(self) -> bool:

@@ -4,6 +4,7 @@ The update is made when the round is committed, on every worker alike. The sessi
 the script's optimizer does (_update.py). Either way `step` in the loop only marks that the script meant one.
 """
 
+import copy
 import math
 import sys
 from collections.abc import Callable
@@ -55,6 +56,11 @@ def own_step(optimizer: torch.optim.Optimizer) -> str:
         step = step.__wrapped__
     plain = step is None or getattr(step, "__func__", step) is type(optimizer).step
     return "" if plain else "the optimizer's step is a function of the script's own"
+
+
+def has_scheduler(optimizer: torch.optim.Optimizer) -> bool:
+    """One of torch was made of it."""
+    return hasattr(vars(optimizer).get("step"), "_wrapped_by_lr_sched")
 
 
 def _hooks(optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -128,13 +134,18 @@ class NoSchedule(Exception):
 
 class Schedule:
     """A learning-rate scheduler of torch as the job's schedule: `settings`. `updates`: in an epoch. `steps_in_epoch`: the script
-    calls it once in each. `total`: updates of the job. `own_rates`: its groups have other rates. NoSchedule where there is none."""
+    calls it once in each; None: that is not known yet. `total`: updates of the job. `own_rates`: its groups have other rates.
+    NoSchedule where there is none."""
 
     def __init__(
-        self, scheduler: lr_scheduler.LRScheduler, updates: int, total: int, steps_in_epoch: bool, own_rates: bool
+        self, scheduler: lr_scheduler.LRScheduler, updates: int, total: int, steps_in_epoch: bool | None, own_rates: bool
     ) -> None:
         kind = type(scheduler)
         options: Any = scheduler
+        if steps_in_epoch is None:
+            if kind is not lr_scheduler.CosineAnnealingLR:  # whose length tells
+                raise NoSchedule
+            steps_in_epoch = False
         unit = updates if steps_in_epoch else 1
         self.steps_in_epoch = steps_in_epoch
         if kind is lr_scheduler.StepLR:
@@ -194,16 +205,25 @@ class PreparedOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
     found_inf: torch.Tensor | None = None
 
-    def __init__(self, optimizer: torch.optim.Optimizer, on_step: Callable[[], None], *, hooked: bool) -> None:
-        """`hooked`: the updates are the script's optimizer's, which calls its step hooks itself."""
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, on_step: Callable[[], None], *, hooked: bool, scheduled: bool = False
+    ) -> None:
+        """`hooked`: the updates are the script's optimizer's, which calls its step hooks itself. `scheduled`: the job has its
+        scheduler."""
         self._optimizer = optimizer
         self._hooked = hooked
         self._on_step = on_step
         self._known = _groups(optimizer)
-        self._factors = lr_factors(optimizer)
+        self.factors = lr_factors(optimizer)
+        self._begun = [float(group["lr"]) for group in optimizer.param_groups]
+        self._by_hand = False  # the script has set rates
+        self._at_step = tuple(self._begun)
+        self._told: tuple[float, ...] | None = None  # rates of the batch in hand that others know before its step
+        self._scheduled = scheduled
         self._scaled: tuple[Any, bool] | None = None
         # Whoever still has the script's own would update parameters behind the job's back.
         optimizer.step = _refuse_step  # type: ignore[method-assign,assignment]
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # a scheduler that the job was not given warns otherwise
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "step":
@@ -231,20 +251,25 @@ class PreparedOptimizer(torch.optim.Optimizer):
             raise UsageError("opt.step(closure) is not supported")
         scaled, self._scaled = self._scaled, None
         if self.found_inf is not None:
-            if getattr(self, "grad_scale", None) is None:  # it was told to take the scale out of them
-                raise UsageError(
-                    "scaler.unscale_(opt) is not supported: gradients are sums that are not complete yet, without the scale. "
-                    "To clip, give clip_grad_norm to job.prepare"
-                )
             if scaled is None:
                 raise UsageError("scaler.step(opt) was called, and the backward pass was of no loss that the scaler has returned")
             _scaler.tell(scaled[0], self, scaled[1])
         self.check_unchanged()
+        self._at_step = tuple(float(group["lr"]) for group in self._optimizer.param_groups)
+        told, self._told = self._told, None
+        if told not in (None, self._at_step):
+            raise UsageError("the script has set a rate after it has read or clipped gradients: set it before that")
         self._on_step()
 
     def scaled(self, scaler: Any, *, overflow: bool) -> None:
         """The backward pass of the batch in hand was of a loss of this scaler's."""
         self._scaled = scaler, overflow
+
+    def unscale(self, scaler: Any) -> None:
+        """scaler.unscale_(opt): gradients have no scale here."""
+        if self._scaled is None or self._scaled[0] is not scaler:
+            raise UsageError("scaler.unscale_(opt) was called, and the backward pass was of no loss that the scaler has returned")
+        _scaler.note_unscaled(scaler, self, overflow=self._scaled[1])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Does nothing: the sum of a contribution begins at zero by itself."""
@@ -258,7 +283,17 @@ class PreparedOptimizer(torch.optim.Optimizer):
 
     def rates(self, rate: float) -> list[float]:
         """Those of the groups, where the job's is this one."""
-        return [rate * factor for factor in self._factors]
+        return [rate * factor for factor in self.factors]
+
+    def rates_by_hand(self, *, stepped: bool) -> tuple[float, ...] | None:
+        """Those of the groups, as the script has set them for the batch in hand; None: it has set none. `stepped`: by its step."""
+        if not self._hooked or self._scheduled:
+            return None
+        now = tuple(float(group["lr"]) for group in self._optimizer.param_groups)
+        self._by_hand = self._by_hand or list(now) != self._begun  # behind the step they may be those of the next one
+        rates = self._at_step if stepped else now
+        self._told = None if stepped else now
+        return rates if self._by_hand else None
 
     def changed_by_update(self) -> None:
         """The update has changed what is in the groups."""
@@ -274,9 +309,13 @@ class PreparedOptimizer(torch.optim.Optimizer):
             for key, value in after.items():
                 if before.get(key) == value:
                     continue
+                if key == "lr" and self._hooked and not self._scheduled:
+                    continue
                 if key == "params":
                     raise UsageError("the optimizer's parameters were changed behind the job's back: give job.prepare all of them")
                 how = f"; to change the rate, give job.prepare a scheduler, as {_given.RATES}" if key == "lr" else ""
+                if key in ("momentum", "betas"):
+                    how = "; to let a scheduler change it, give that to job.prepare"
                 raise UsageError(
                     f"the optimizer's {key} was changed from {before.get(key)} to {value} by the script: the update is the job's, "
                     f"as it was at job.prepare{how}"
@@ -292,7 +331,13 @@ class PreparedOptimizer(torch.optim.Optimizer):
         return self._optimizer.defaults
 
     def state_dict(self) -> dict[str, Any]:
-        raise UsageError("the optimizer's state is the job's: it is in the checkpoints of the run directory")
+        """A copy, where the script's optimizer makes the updates."""
+        if not self._hooked:
+            raise UsageError(
+                "the optimizer's state is the job's: it is in the checkpoints of the run directory. To have it here, let the "
+                'script\'s optimizer make the updates, lockstep.init(settings={"optimizer.name": "custom"})'
+            )
+        return copy.deepcopy(self._optimizer.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise UsageError("the optimizer's state is the job's: resume the run directory instead")
@@ -301,9 +346,18 @@ class PreparedOptimizer(torch.optim.Optimizer):
 class PreparedScheduler:
     """Stands in for the script's scheduler: the rate follows the job's updates. Its calls are to be those that were announced."""
 
-    def __init__(self, on_step: Callable[[], None], rates: Callable[[], list[float]]) -> None:
+    def __init__(
+        self,
+        scheduler: lr_scheduler.LRScheduler,
+        on_step: Callable[[], None],
+        rates: Callable[[], list[float]],
+        steps: Callable[[], int],
+    ) -> None:
+        """`steps`: how many the script has made."""
+        self._scheduler = scheduler
         self._on_step = on_step
         self._rates = rates
+        self._steps = steps
 
     def step(self, epoch: None = None) -> None:
         """Changes nothing, for the rate follows updates; a call at a time that the job's schedule does not have is refused."""
@@ -314,7 +368,9 @@ class PreparedScheduler:
         return self._rates()
 
     def state_dict(self) -> dict[str, Any]:
-        raise UsageError("the schedule is the job's: where it is, the checkpoints of the run directory say")
+        """As torch's own has it after so many steps."""
+        steps = self._steps()
+        return self._scheduler.state_dict() | {"last_epoch": steps, "_step_count": steps + 1, "_last_lr": self._rates()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise UsageError("the schedule is the job's: resume the run directory instead")
@@ -333,3 +389,6 @@ def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 def _refuse_step(*_: object, **__: object) -> None:
     raise UsageError("this optimizer was given to job.prepare: use the one that it has returned")
+
+
+_refuse_step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # likewise

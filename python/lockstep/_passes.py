@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
-from lockstep import _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples
+from lockstep import _agreed, _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples
 from lockstep._errors import UsageError
 from lockstep._run import State
 from lockstep._session import Kind, Session, Work
@@ -62,6 +63,9 @@ class Passes:
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
         self._told_late = False
+        self._pending: Work | None = None  # the update of the batch in hand, whose step is still to come
+        self._clips: tuple[_agreed.Clip, ...] | None = None  # of this worker, for that update
+        self._ready: Work | None = None  # work that has come since the batch in hand was settled
         self._looked_at: Any = None  # items of a stream, of a run whose batch was only looked at
 
     def prepare(self, parts: _preparing.Preparation, model: nn.Module, evaluation: _loader.Evaluation | None) -> None:
@@ -98,7 +102,7 @@ class Passes:
             self._joined()
         self._heed_signals()  # where another thread has prepared the job
         if self._run.state is State.STEPPED:  # the script has left the loop by break
-            self._run.finish(self._joined())
+            self._finish(self._joined())
         if self._run.state is State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         if self._run.state is not State.DONE:
@@ -108,7 +112,10 @@ class Passes:
             )
         epoch = self.begun
         if self._schedule is not None and self._schedule.steps_in_epoch and self._run.schedule_steps < epoch:
-            raise UsageError("sched.step() was not called after the last pass over the loader, as scheduler_steps='epoch' says")
+            raise UsageError(
+                "sched.step() was not called after the last pass over the loader: call it once after each pass, or once after each "
+                "opt.step() with scheduler_steps='update'"
+            )
         self.begun += 1
         if epoch >= self._epochs:
             raise UsageError(f"the job has {self._epochs} epochs, as job.prepare was told, and this is one more")
@@ -139,6 +146,7 @@ class Passes:
         if self._run.state is State.UPDATING:
             raise UsageError("an exception has ended an update of the job in the middle, so this worker has left it")
         self._come_back()
+        self._leave_settled()
         self._complete()
         if self.end is not None:
             return
@@ -154,9 +162,53 @@ class Passes:
             if run is None:
                 return
 
+    def settle(self) -> list[torch.Tensor]:
+        """The script wants to see the gradient of the update that its batch belongs to. Hands the batch in, and waits for the
+        round's commit; returns a copy of its mean gradient. If the round has another batch for this worker, it is that over its
+        own."""
+        own = self._run.own_gradients()
+        self._run.deliver(self._joined())
+        self._ready = self._work(settles=True)
+        if self._pending is None:
+            self._run.reads.note_partial(own)
+            return own
+        said = self._run.agreed.of(self._pending.round)
+        means = self._parameters.mean_gradients(self._pending.gradient, self._run.floats)
+        return [mean * self._factor(said) for mean in means]
+
+    def step(self, clips: tuple[_agreed.Clip, ...] | None) -> None:
+        """opt.step() was called: makes the update of a round that is committed. `clips`: of this worker."""
+        if self._run.undecided is not None:  # its rate follows from what the script does after this step
+            self._clips = clips
+            return
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._make_update(pending, clips)
+            self._run.state = State.STEPPED
+
+    def _finish(self, session: Session, *, goes_on: bool = True) -> None:
+        """The script has come to the end of its loop's body, or has left the loop after a step."""
+        self._run.finish(session, goes_on=goes_on)
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._make_update(pending, self._clips)
+
+    def _leave_settled(self) -> None:
+        """The script has left a batch between its backward pass and its step. All workers make the update that it belongs to."""
+        if self._run.settled:
+            pending, self._pending = self._pending, None
+            self._run.forget()
+            if pending is not None:
+                self._make_update(pending)
+
+    def _factor(self, said: _agreed.Said) -> float:
+        """Of the mean gradient, where the script adds up those of several batches."""
+        return float(self._run.micro_batches) if said.accumulates else 1.0
+
     def close(self, reason: str) -> None:
         """The script has what it wants: as `stop`, if the job has a model by now that it could end with."""
         self._come_back()
+        self._leave_settled()
         self._complete()
         run = self._held or self._run.work
         if self.end is None and run is not None and run.round > 0:
@@ -208,7 +260,7 @@ class Passes:
                 raise
             del batch
             first, once = False, None
-            self._run.finish(session)
+            self._finish(session)
 
     def _next(self, epoch: int) -> Work | None:
         """The next run of this epoch; None: there is none any more."""
@@ -240,18 +292,26 @@ class Passes:
 
     # --- what the session wants
 
-    def _work(self) -> Work | None:
-        """Waits for the next run or an epoch's end, and does meanwhile what else there is to do; None: the job has ended."""
+    def _work(self, *, settles: bool = False) -> Work | None:
+        """Waits for the next run or an epoch's end, and does meanwhile what else there is to do; None: the job has ended.
+        `settles`: the update of the run in hand is kept for its step, and there is no more work before it."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            return ready
         while self.end is None:
             work = self._joined().next(_LOOK_S)
             self._pass_on()
             if work.counted is not None:
                 self._order.check(work.counted)
                 self._batches.check(work.counted)
+                self._run.agreed.take(work.counted)
                 self.metrics = _metrics.Metrics(work.counted)
             if work.kind in (Kind.TRAIN, Kind.EPOCH_END):
                 return work
             if work.kind is Kind.UPDATE:
+                if settles and self._run.work is not None and work.round == self._run.work.round:
+                    self._pending = work
+                    return None
                 self._make_update(work)
             elif work.kind is Kind.EVALUATE:
                 self._evaluate(work)
@@ -262,13 +322,25 @@ class Passes:
                 self._ended(work)
         return None
 
-    def _make_update(self, work: Work) -> None:
-        """The round is committed: the script's optimizer makes its update."""
+    def _make_update(self, work: Work, clips: tuple[_agreed.Clip, ...] | None = None) -> None:
+        """The round is committed: the script's optimizer makes its update. `clips`: of this worker; None: those that all agree on.
+        """
         session = self._joined()
         _samples.seed_all(_samples.seed_of(self._seed, work.round, -1))  # for optimizers that draw
         self._run.state = State.UPDATING
         try:
-            self._rule.make(work, session)
+            said = self._run.agreed.of(work.round)
+            if said.steps_in_update is not None and self._run.undecided is not None:
+                self._run.undecided.decide(steps_in_epoch=not said.steps_in_update)
+            agreed = self._run.reads.before if said.clips is None else said.clips
+            self._rule.make(
+                work,
+                session,
+                clips=agreed if clips is None else clips,
+                rates=said.rates,
+                times=self._factor(said),
+                check=self._run.reads.check,
+            )
         except BaseException as error:  # with a part of it the parameters are nobody's: this worker can only leave
             self._fail(f"{type(error).__name__} within the update of round {work.round}: {error}".splitlines()[0])
             raise
@@ -311,6 +383,7 @@ class Passes:
         if not self._stays() or _errors.ends_badly():
             return
         try:
+            self._leave_settled()
             if self._run.state is State.STEPPED:
                 self._complete()
             else:
@@ -326,7 +399,7 @@ class Passes:
     def _complete(self) -> None:
         """After a step: the script wants the model with that update, as torch would have left it."""
         if self._run.state is State.STEPPED and self.end is None:
-            self._run.finish(self._joined(), goes_on=False)
+            self._finish(self._joined(), goes_on=False)
             work = self._work()
             if work is not None:
                 self._hold(work, _LEFT)

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _batch_order, _costs, _ddp, _final, _given, _loader, _model, _rule, _session, _settings, _units
+from lockstep import _batch_order, _costs, _ddp, _final, _given, _loader, _model, _named, _rule, _session, _settings, _units
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
@@ -34,7 +34,7 @@ class Preparation:
         samples: int | None,
         cost: _costs.Cost | None,
         sharded: bool,
-        scheduler_steps: str,
+        scheduler_steps: str | None,
         seed: int,
         own: _settings.Settings,
         workers: int | None,
@@ -56,6 +56,9 @@ class Preparation:
         if global_batch is None:
             global_batch = self._a_batch_for_each(workers) if self.own_batches else self.order.batch_size * ranks
         self.batch = batch = global_batch
+        self.base_batch = self.order.batch_size * ranks
+        self.micro_batches = batch // self.base_batch if batch % self.base_batch == 0 and not self.own_batches else 1
+        """Of each worker, in an update by a script for DDP."""
         _given.check_counts(epochs=epochs, updates=updates, global_batch=batch, units=units, samples=samples)
         samples = self.order.positions(batch)
         said: dict[str, object] = {
@@ -74,7 +77,7 @@ class Preparation:
             raise UsageError(
                 "the last batch of an epoch has one sample, and BatchNorm no statistics of it: take another batch size"
             )
-        if scheduler_steps not in ("update", "epoch"):
+        if scheduler_steps not in (None, "update", "epoch"):
             raise UsageError(f"scheduler_steps: {scheduler_steps!r} is neither 'update' nor 'epoch'")
         self.rule = _rule.Rule(
             self.parameters,
@@ -82,10 +85,11 @@ class Preparation:
             scheduler,
             updates=in_epoch,
             total=min(updates or in_epoch * epochs, in_epoch * epochs),
-            in_epoch=scheduler_steps == "epoch",
+            in_epoch=None if scheduler_steps is None else scheduler_steps == "epoch",
             clip=clip_grad_norm,
             # What its config says of the job is known only when it is joined; what a script says of it comes first.
-            custom=own.get("optimizer.name") == "custom",
+            own=own.get("optimizer.name"),
+            why=_named.why_own_optimizer(),
         )
         said |= self.rule.settings
         self.settings = {key: _settings.text_of(value) for key, value in said.items()} | own

@@ -4,13 +4,14 @@ In: the arguments of job.prepare. Out: settings for the job; then, if the script
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lockstep import _model, _optimizer, _settings, _update
+from lockstep import _agreed, _model, _optimizer, _reads, _settings, _update
 from lockstep._errors import UsageError
 from lockstep._session import Session, Work
 
@@ -28,12 +29,14 @@ class Rule:
         *,
         updates: int,
         total: int,
-        in_epoch: bool,
+        in_epoch: bool | None,
         clip: float | None,
-        custom: bool,
+        own: str | None,
+        why: str,
     ) -> None:
-        """`updates`: in an epoch. `total`: of the job. `in_epoch`: the scheduler steps once in each. `custom`: the script wants its
-        own optimizer, whichever it is."""
+        """`updates`: in an epoch. `total`: of the job. `in_epoch`: the scheduler steps once in each; None: that is not known yet.
+        `own`: the rule that the script's settings name; custom is its own optimizer, whichever it is. `why`: the script handles its
+        gradients or rates, if `own` is None; empty: it does not."""
         self._parameters = parameters
         clip = None if clip is None else _limit(clip)
         self._clip: float | None = None  # where it is not the session that clips
@@ -42,11 +45,13 @@ class Rule:
         self.settings: dict[str, object] = {} if clip is None else {"optimizer.clip": clip}
         if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
             raise UsageError("the scheduler has stepped already: make a new one")
-        if scheduler is None:  # what an earlier one began with is nothing to this job
+        if scheduler is None and not own and _optimizer.has_scheduler(optimizer):
+            why = why or "a scheduler of the script's own sets its rates"
+        elif scheduler is None:  # what an earlier one began with is nothing to this job
             for group in optimizer.param_groups:
                 group.pop("initial_lr", None)
-        own_step = _optimizer.own_step(optimizer)
-        rule = None if custom or parameters.averaged or own_step else _optimizer.settings_of(optimizer)
+        own_step = _optimizer.own_step(optimizer) or ("" if own else why)
+        rule = None if own == "custom" or parameters.averaged or own_step else _optimizer.settings_of(optimizer)
         self._why = own_step or ("the model has running statistics" if parameters.averaged else "")
         if rule is not None:
             try:
@@ -108,17 +113,36 @@ class Rule:
             return ""
         return self.updates.digest() + (f"; clipped to {self._clip}" if self._clip is not None else "")
 
-    def make(self, work: Work, session: Session) -> None:
-        """The update of a round that is committed, by the script's optimizer."""
+    def make(
+        self,
+        work: Work,
+        session: Session,
+        *,
+        clips: tuple[_agreed.Clip, ...],
+        rates: tuple[float, ...] | None,
+        times: float,
+        check: Callable[[list[torch.Tensor]], None],
+    ) -> None:
+        """The update of a round that is committed, by the script's optimizer. `rates`: of its groups, which the script has set.
+        `times`: the mean gradient counts so often. `check` is given the gradients that the update is made by."""
         assert self.updates is not None
         updates = self.updates
         device = self._parameters.device
         state = device.floats(session, work.state, state=True) if work.state else None
 
         def make(extra: torch.Tensor) -> None:
+            parameters = self._parameters.list
             if self._clip is not None:
-                nn.utils.clip_grad_norm_(self._parameters.list, self._clip)
-            updates.make(extra, state, work.learning_rate * work.fraction, work.schedule_position, work.update_samples)
+                nn.utils.clip_grad_norm_(parameters, self._clip)
+            if times != 1:
+                for p in parameters:
+                    assert p.grad is not None
+                    p.grad.mul_(times)
+            _reads.clip(parameters, clips, lambda function: function())
+            check([p.grad for p in parameters if p.grad is not None])
+            factor = work.learning_rate * work.fraction
+            position, samples = work.schedule_position, work.update_samples
+            updates.make(extra, state, factor, position=position, samples=samples, own_rates=rates)
 
         self._parameters.update(work.update, work.gradient, lambda address: device.floats(session, address), make)
         device.settle(session)

@@ -14,7 +14,20 @@ from typing import Any
 
 import torch
 
-from lockstep import _errors, _final, _hooks, _metrics, _optimizer, _preparing, _reads, _reduction, _samples, _scaler
+from lockstep import (
+    _agreed,
+    _errors,
+    _final,
+    _hooks,
+    _metrics,
+    _optimizer,
+    _preparing,
+    _reads,
+    _reduction,
+    _samples,
+    _scaler,
+    _update,
+)
 from lockstep._errors import UsageError
 from lockstep._session import Session, Work
 
@@ -45,6 +58,10 @@ class RunInHand:
         self.schedule_steps = 0  # of the script's scheduler
         self._steps_at_run = 0  # when the run was handed out
         self._log = _metrics.Log()
+        self._delivered = False  # the run's result is the session's, before its step
+        self._base_batch = 0  # samples of all workers together that a script for DDP computes before it goes on
+        self._so_far = 0  # that this worker has added up for the round
+        self._accumulates = False  # the script steps after several batches
 
     def prepare(
         self,
@@ -53,13 +70,23 @@ class RunInHand:
         *,
         rank: int,
         global_batch: int,
+        settle: Callable[[], list[torch.Tensor]],
+        stepped: Callable[[tuple[_agreed.Clip, ...] | None], None],
     ) -> None:
-        """From here on there may be runs."""
+        """From here on there may be runs. `settle`: hands the batch in before its step, and returns the gradients that the
+        script is to see. `stepped`: after its step."""
         self._parameters, self._schedule = parts.parameters, parts.rule.schedule
         self._optimizer, self._rank = optimizer, rank
         self._order, self._own_batches = parts.order, parts.own_batches
+        self._base_batch = parts.base_batch
         self._global_batch, self._batch_size = global_batch, parts.order.batch_size
-        self._reads = _reads.Watch(parts.parameters.list, self._say_for_all)
+        custom = parts.rule.updates is not None
+        self.agreed = _agreed.Agreed(tuple(range(len(parts.parameters.list))), tuple(optimizer.factors))
+        agreed = self.agreed
+        shown = settle if custom else None
+        self.reads = _reads.Watch(parts.parameters.list, self._say_for_all, shown, lambda: agreed.now.clips)
+        self._after_step = stepped
+        self.micro_batches = parts.micro_batches if custom else 1
 
     # --- its states
 
@@ -68,7 +95,10 @@ class RunInHand:
         return self.work is not None and not self._ended() and self.state in (State.IN_HAND, State.FAILED, State.BACKWARD)
 
     def hand_out(self, work: Work) -> None:
+        if self.work is None or self.work.gradient != work.gradient or self.work.round != work.round:
+            self._so_far = 0
         self.work, self.state = work, State.IN_HAND
+        self._delivered = False
         self._log.begin()
         self._weight = None
         self._steps_at_run = self.schedule_steps
@@ -87,22 +117,25 @@ class RunInHand:
         if self.work is None or self.state is not State.BACKWARD:
             self._parameters.check_in_model()
             raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
-        self._reads.close()
+        clips = self.reads.step()
         self.state = State.STEPPED
+        self._after_step(clips)
 
     def schedule_stepped(self, passes: int) -> None:
         """`passes`: over the loader, that have begun."""
         assert self._schedule is not None
+        if self.undecided is not None:
+            self.undecided.decide(steps_in_epoch=self.state is not State.STEPPED)
         if self._schedule.steps_in_epoch:
             if self.schedule_steps >= passes:
                 raise UsageError(
-                    "sched.step() was called more than once a pass over the loader, or before it. With scheduler_steps='epoch' "
-                    "call it once after each pass; to call it after each opt.step(), give scheduler_steps='update'"
+                    "sched.step() was called more than once a pass over the loader, or before it: call it once after each pass, or "
+                    "once after each opt.step() with scheduler_steps='update'"
                 )
         elif self.state is not State.STEPPED or self.schedule_steps > self._steps_at_run:
             raise UsageError(
-                "sched.step() was called without opt.step() before it. With scheduler_steps='update' call it once after each "
-                "opt.step(); to call it once an epoch, give scheduler_steps='epoch'"
+                "sched.step() was called without opt.step() before it: call it once after each opt.step(), or once after each pass "
+                "over the loader with scheduler_steps='epoch'"
             )
         self.schedule_steps += 1
 
@@ -114,16 +147,52 @@ class RunInHand:
         if self.state is State.FAILED:
             raise UsageError("job.backward has failed for this batch, and the loop went on")
         if self.state is State.BACKWARD:
-            raise UsageError(
-                "opt.step() was not called for this batch: to accumulate gradients, give the larger global_batch to "
-                "job.prepare and step with each batch"
-            )
+            self._accumulate()
+        if self.undecided is not None and goes_on and self.state is State.STEPPED:
+            self.undecided.decide(steps_in_epoch=True)
         scheduled = self._schedule is None or self._schedule.steps_in_epoch or self.schedule_steps > self._steps_at_run
-        if goes_on and not scheduled:
+        if goes_on and not scheduled and self.state is State.STEPPED:
             raise UsageError(
-                "sched.step() was not called after opt.step(), as scheduler_steps='update' says: where it is called once an epoch, "
-                "say scheduler_steps='epoch'"
+                "sched.step() was not called after opt.step(): call it there each time, or once after each pass over the loader "
+                "with scheduler_steps='epoch'"
             )
+        if not self._delivered:
+            self.deliver(session)
+        self.reads.end()
+        self._delivered = False
+        self.state = State.DONE
+
+    @property
+    def undecided(self) -> _update.Schedule | None:
+        """The schedule, if it is not known yet when the script steps its scheduler."""
+        schedule = self._schedule
+        return schedule if isinstance(schedule, _update.Schedule) and schedule.steps_in_epoch is None else None
+
+    @property
+    def settled(self) -> bool:
+        """The run's result is the session's, and its step is still to come."""
+        return self._delivered and self.state is State.BACKWARD
+
+    def forget(self) -> None:
+        """The script has left a batch that is settled."""
+        self.reads.close()
+        self.reads.end()
+        self._delivered = False
+        self.state = State.DONE
+
+    def _accumulate(self) -> None:
+        """The script goes on without a step."""
+        if self.micro_batches <= 1 or self._delivered:
+            raise UsageError(
+                "opt.step() was not called for this batch. To accumulate gradients over k batches, give job.prepare "
+                f"global_batch={self._base_batch} * k; with global_batch a step after each batch does as well"
+            )
+        self.reads.close()
+        self._accumulates = True
+
+    def deliver(self, session: Session) -> None:
+        """The run's result goes to the session."""
+        assert self.work is not None
         if self._weighs is not None and self._weighs is not (self._weight is not None):
             raise UsageError(
                 f"this batch has {'no weight' if self._weighs else 'a weight'} (job.weigh), and those before it "
@@ -133,10 +202,35 @@ class RunInHand:
         self._optimizer.check_unchanged()
         self._parameters.check_untouched(self._gradient_version)
         self._parameters.release_gradient()
+        self._log_said()
         for metric in self._log.all():
             session.log(*metric)
         session.done(len(self.work.samples), self._loss_sum, self._weight)
-        self.state = State.DONE
+        self._delivered = True
+
+    def _log_said(self) -> None:
+        """All workers must do this alike in the update."""
+        said = _agreed.Said(
+            clips=None if self.state is State.BACKWARD and self._accumulates and not self.reads.clips else self.reads.announce(),
+            more_clips=self.reads.more_to_come,
+            rates=self._optimizer.rates_by_hand(stepped=self.state is State.STEPPED),
+            steps_in_update=self._steps_in_update(),
+            accumulates=self._accumulates if self.micro_batches > 1 else None,
+        )
+        values, how = self.agreed.metrics(said)
+        if values:
+            assert self.work is not None
+            self._log.add(values, how, len(self.work.samples), len(self.work.samples))
+
+    def _steps_in_update(self) -> bool | None:
+        schedule = self._schedule
+        if not isinstance(schedule, _update.Schedule) or not schedule.tells or schedule.steps_in_epoch is None:
+            return None
+        return not schedule.steps_in_epoch
+
+    def own_gradients(self) -> list[torch.Tensor]:
+        """A copy of those of the batch in hand, and of what this worker has had of its round before."""
+        return self._parameters.own_gradients(self._so_far)
 
     def give_up(self, session: Session, work: Work) -> None:
         """A run that counts for nothing any more: this one, or one that was not handed out."""
@@ -191,6 +285,7 @@ class RunInHand:
         if reduction == "mean":
             self._look_at_loss(loss, len(run.samples))
         counts_for = len(run.samples) if self._weight is None else self._weight
+        self._so_far += counts_for
         scaled = _scaler.of(loss)
         if scaled is not None:
             if reduction != "mean":
@@ -240,7 +335,7 @@ class RunInHand:
     def _summed(self) -> None:
         """The batch's gradient is in the contribution."""
         self.state = State.BACKWARD
-        self._reads.open()
+        self.reads.open()
 
     def _look_at_loss(self, loss: torch.Tensor, samples: int) -> None:
         """Of the first batch in which a sum differs from a mean."""

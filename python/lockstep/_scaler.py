@@ -4,9 +4,10 @@ Each worker has its own scale. A batch's gradient is divided by it before it is 
 scales. A batch whose gradient has overflowed with its scale is not added. Its worker's scaler is told, as after a step that it left
 out, and lowers the scale.
 
-`GradScaler.scale` is replaced while there is a job, so that the scaled loss knows its scaler.
+`GradScaler.scale` is replaced while there is a job, so that the scaled loss knows its scaler, and `unscale_`, which finds no scale.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from lockstep._errors import UsageError
 
 _Scaler: Any = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler  # the former from torch 2.3 on
 _torch_scale: Callable[[Any, Any], Any] = _Scaler.scale
+_torch_unscale: Callable[[Any, Any], None] = _Scaler.unscale_
+_OptState: Any = sys.modules[_Scaler.__module__].OptState
 _MARK = "_lockstep_scaler"
 
 
@@ -27,14 +30,24 @@ def _scale(self: Any, outputs: Any) -> Any:
     return scaled
 
 
+def _unscale(self: Any, optimizer: Any) -> None:
+    unscale = getattr(type(optimizer), "unscale", None)
+    if unscale is None or not type(optimizer).__module__.startswith("lockstep."):
+        _torch_unscale(self, optimizer)
+    elif self.is_enabled():
+        unscale(optimizer, self)
+
+
 def watch() -> None:
-    _Scaler.scale = _scale
+    _Scaler.scale, _Scaler.unscale_ = _scale, _unscale
 
 
 def unwatch() -> None:
     """May be called again."""
     if _Scaler.scale is _scale:  # else somebody has done the same since
         _Scaler.scale = _torch_scale
+    if _Scaler.unscale_ is _unscale:
+        _Scaler.unscale_ = _torch_unscale
 
 
 def of(loss: torch.Tensor) -> tuple[Any, torch.Tensor] | None:
@@ -61,6 +74,18 @@ def backward(loss: torch.Tensor, parameters: Sequence[nn.Parameter], scale: floa
             for into, found in pairs:
                 into.add_(found, alpha=counts_for / scale)
     return finite
+
+
+def note_unscaled(scaler: Any, optimizer: object, *, overflow: bool) -> None:
+    """As its `unscale_` leaves its state."""
+    try:
+        state = scaler._per_optimizer_states[id(optimizer)]
+        if state["stage"] is not _OptState.READY:
+            raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
+        state["found_inf_per_device"] = {scaler._scale.device: torch.full((), float(overflow), device=scaler._scale.device)}
+        state["stage"] = _OptState.UNSCALED
+    except (AttributeError, KeyError) as error:
+        raise UsageError(f"this version of torch has another GradScaler than is known here ({error})") from error
 
 
 def tell(scaler: Any, optimizer: object, overflow: bool) -> None:

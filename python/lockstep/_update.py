@@ -94,9 +94,9 @@ class Schedule:
     settings: dict[str, object] = {}  # noqa: RUF012
 
     def __init__(
-        self, scheduler: lr_scheduler.LRScheduler, optimizer: torch.optim.Optimizer, updates: int, steps_in_epoch: bool
+        self, scheduler: lr_scheduler.LRScheduler, optimizer: torch.optim.Optimizer, updates: int, steps_in_epoch: bool | None
     ) -> None:
-        """`updates`: in an epoch. `steps_in_epoch`: the script calls it once in each."""
+        """`updates`: in an epoch. `steps_in_epoch`: the script calls it once in each; None: its first steps tell."""
         name = type(scheduler).__name__
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
             raise UsageError(f"the scheduler {name} follows a metric, and a job's rates follow updates: say them as {_given.RATES}")
@@ -108,6 +108,9 @@ class Schedule:
         if getattr(scheduler, "last_epoch", 0) > 0:
             raise UsageError("the scheduler has stepped already: make a new one")
         self.steps_in_epoch = steps_in_epoch
+        self.tells = steps_in_epoch is None
+        """The script shows when it steps."""
+        self._in_epoch = updates
         self.scheduler = scheduler
         self._every = updates if steps_in_epoch else 1
         # One with an end refuses to go beyond it, and a job that leaves contributions out has more updates than it was told of.
@@ -124,6 +127,16 @@ class Schedule:
                 f"the job has global_batch {theirs}, as its config says, and the scheduler's epochs were counted in updates of "
                 f"{batch}: give global_batch={theirs} to job.prepare"
             )
+
+    def begin(self, updates: int) -> None:
+        """`updates`: in an epoch of the job."""
+        self._in_epoch = updates
+
+    def decide(self, *, steps_in_epoch: bool) -> None:
+        """The script has shown it."""
+        if self.steps_in_epoch is None:
+            self.steps_in_epoch = steps_in_epoch
+            self._every = self._in_epoch if steps_in_epoch else 1
 
     def advance(self, update: float) -> None:
         """To what holds after so many updates: ahead, or back to one of the last, as where a round is computed again."""
@@ -215,9 +228,18 @@ class Updates:
         if self._schedule is not None:
             self._schedule.advance(update)
 
-    def make(self, extra: torch.Tensor, state: torch.Tensor | None, factor: float, position: float, samples: int) -> None:
+    def make(
+        self,
+        extra: torch.Tensor,
+        state: torch.Tensor | None,
+        factor: float,
+        *,
+        position: float,
+        samples: int,
+        own_rates: tuple[float, ...] | None = None,
+    ) -> None:
         """The update, with the gradients that the parameters have. `extra`, `state`: the session's. `factor`: of the rates.
-        `position`: of the schedule. `samples`: in the update."""
+        `position`: of the schedule. `samples`: in the update. `own_rates`: that the script has set for it."""
         at = extra.data_ptr(), 0 if state is None else state.data_ptr()
         if at != self._at:
             self._views, self._at = list(self._cut(extra, state)), at
@@ -230,7 +252,7 @@ class Updates:
         else:
             self._load()
         rates = [group["lr"] for group in self._optimizer.param_groups]
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+        for group, rate in zip(self._optimizer.param_groups, own_rates or rates, strict=True):
             group["lr"] = rate * factor if factor != 1 else rate
         stepped = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._step()

@@ -125,6 +125,7 @@ class Trainer(transformers.Trainer):
             self.lr_scheduler,
             epochs=math.ceil(max_steps / max(1, len(train_dataloader))),  # of none job.prepare says why
             updates=max_steps,
+            scheduler_steps="update",
             clip_grad_norm=clip if clip and clip > 0 else None,
             **self._prepare,
         )

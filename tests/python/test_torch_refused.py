@@ -52,6 +52,9 @@ sched = Cosine(opt)
 """
 CLIP = "opt.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_value_(model.parameters(), 0.1))"
 
+# The session makes the updates, whatever the script's code names.
+SESSIONS = "job = lockstep.init(settings={'optimizer.name': 'sgd'})\n"
+
 CASES = [
     # (what is refused, words of the line, what it names, what trains)
     ("job.prepare(model, opt, epochs=2)", "None is no torch.utils.data.DataLoader", ["DataLoader(data, batch_size=16)"],
@@ -79,7 +82,7 @@ CASES = [
      ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t, of=sched: of._get_lr(t)[0] / of.base_values[0])"],
      TIMM + SCHEDULED.format("torch.optim.lr_scheduler.LambdaLR(opt, lambda t, of=sched: of._get_lr(t)[0] / of.base_values[0])")
      + "        assert abs(opt.param_groups[0]['lr'] - 0.1 / (1 + job.round)) < 1e-6, opt.param_groups\n"),
-    (TIMM + PREPARE + LOOP + "        sched.step(1)\n", "the optimizer's lr was changed from", ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"],
+    (SESSIONS + TIMM + PREPARE + LOOP + "        sched.step(1)\n", "the optimizer's lr was changed from", ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"],
      RATE + SCHEDULED.format("torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)")),
     ("sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)\njob.prepare(model, opt, loader, sched, epochs=2)", "follows a metric",
      ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"], None),
@@ -87,9 +90,9 @@ CASES = [
      "opt = torch.optim.AdamW(model.parameters(), lr=0.001)\n" + PREPARE + LOOP),
     ("opt = torch.optim.SparseAdam(list(model.parameters()))\n" + PREPARE, "SparseAdam is for sparse gradients", ["torch.optim.Adam(model.parameters(), lr=0.001)"],
      "opt = torch.optim.Adam(model.parameters(), lr=0.001)\n" + PREPARE + LOOP),
-    (PREPARE + INSIDE.format("        nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"), "clip_grad_value_ between the backward pass and opt.step()",
+    (SESSIONS + PREPARE + INSIDE.format("        nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"), "clip_grad_value_ between the backward pass and opt.step()",
      [CLIP], None),
-    (PREPARE + INSIDE.format("        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"), "To clip, give clip_grad_norm to job.prepare",
+    (SESSIONS + PREPARE + INSIDE.format("        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"), "To clip, give clip_grad_norm to job.prepare",
      ["clip_grad_norm"], PREPARE.replace("epochs=2", "epochs=2, clip_grad_norm=0.1") + LOOP),
 ]
 
@@ -206,7 +209,7 @@ class DoubtTest(TorchTest):
             (summed.replace("job.backward(loss)", 'job.backward(loss, reduction="sum")'), ""),
             (summed.replace("reduction='sum')", "reduction='sum') / 16"), "the loss is divided by 16, and the batch in hand has 8 samples"),
             (summed.replace("reduction='sum')", "reduction='sum') / len(x)"), ""),
-            (PREPARE + INSIDE.format("        model.weight.grad.norm()\n"), "p.grad was read between the backward pass and opt.step()"),
+            (SESSIONS + PREPARE + INSIDE.format("        model.weight.grad.norm()\n"), "p.grad was read between the backward pass and opt.step()"),
             ("opt.register_step_pre_hook(lambda *_: print(model.weight.grad.norm()))\n" + PREPARE + LOOP, ""),
         )
         text = "import contextlib, io, sys\n"

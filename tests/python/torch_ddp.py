@@ -121,6 +121,190 @@ def join_and_no_sync(by_job):
     return model
 
 
+def clipped_norm(by_job):
+    """Norms are those of the whole update's gradient. The order is one that only a step shows: the norm is read before it is clipped."""
+    parts = Parts(by_job)
+    model, opt, loader, _ = parts.all()
+    for epoch in range(EPOCHS):
+        parts.sampler.set_epoch(epoch)
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+            after = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+            opt.step()
+            print(f"norm {norm:.4f} {after:.4f}")
+    return model
+
+
+def clipped_values(by_job):
+    model, opt, loader, _ = Parts(by_job, adamw).all()
+    clip = torch.nn.utils.clip_grad_value_
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            clip(model.parameters(), 0.02)
+            opt.step()
+    return model
+
+
+def clipped_in_parts(by_job):
+    """Two limits for two parts, by another norm, the one of them from the count of epochs."""
+    model, opt, loader, _ = Parts(by_job).all()
+    for epoch in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            torch.nn.utils.clip_grad_norm_(model.module[0].parameters(), 0.1 / (1 + epoch), norm_type=float("inf"))
+            torch.nn.utils.clip_grad_norm_(list(model.module[2].parameters()), 0.3)
+            opt.step()
+    return model
+
+
+def looked_at(by_job):
+    """As a script that logs norms, and clips behind that."""
+    model, opt, loader, _ = Parts(by_job).all()
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            print(f"norm {sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None).sqrt():.4f}")
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+            opt.step()
+    return model
+
+
+def scaled(by_job):
+    model, opt, loader, _ = Parts(by_job).all()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            scaler.scale(F.cross_entropy(model(x), y)).backward()
+            scaler.unscale_(opt)
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+            scaler.step(opt)
+            scaler.update()
+            print(f"norm {norm:.4f}")
+    return model
+
+
+def rates_by_hand(by_job):
+    """As nanoGPT: each iteration sets the rate, here of two groups with different ones."""
+    def groups(model):
+        return torch.optim.SGD([{"params": model.module[0].parameters()}, {"params": model.module[2].parameters(), "lr": 0.05}], lr=0.1, momentum=0.9)
+    model, opt, loader, _ = Parts(by_job, groups).all()
+    step = 0
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            for i, group in enumerate(opt.param_groups):
+                group["lr"] = 0.2 / (i + 1 + step)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            step += 1
+    return model
+
+
+def rates_by_epoch(by_job):
+    """As older scripts (adjust_learning_rate)."""
+    model, opt, loader, _ = Parts(by_job).all()
+    for epoch in range(EPOCHS):
+        opt.param_groups[0]["lr"] = 0.1 * 0.1**epoch
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+    return model
+
+
+def scheduler_of_its_own(by_job):
+    """That job.prepare is not given."""
+    parts = Parts(by_job, lambda model: with_scheduler(sgd(model)))
+    model, opt, loader, _ = parts.all()
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            schedulers[-1].step()
+    return model
+
+
+schedulers = []
+
+
+def with_scheduler(opt):
+    schedulers.append(torch.optim.lr_scheduler.CosineAnnealingLR(opt, 12))
+    return opt
+
+
+def stepped_each_epoch(by_job):
+    """Saves as scripts do, too."""
+    model, opt, loader, sched = Parts(by_job, scheduler=lambda opt: torch.optim.lr_scheduler.StepLR(opt, 1, 0.1)).all()
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        sched.step()
+        state, steps = opt.state_dict(), sched.state_dict()
+        print(f"saved {state['state'][0]['momentum_buffer'].norm():.4f} {steps['last_epoch']} {steps['_last_lr'][0]:.4f} {opt.param_groups[0]['lr']:.4f}")
+    return model
+
+
+def stepped_each_update(by_job):
+    model, opt, loader, sched = Parts(by_job, scheduler=lambda opt: torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)).all()
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+            sched.step()
+    return model
+
+
+def stepped_and_clipped(by_job):
+    model, opt, loader, sched = Parts(by_job, scheduler=lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t))).all()
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+            opt.step()
+        sched.step()
+    return model
+
+
+def accumulated(by_job):
+    """Four batches for each step, whose losses are divided by four."""
+    model, opt, loader, _ = Parts(by_job, **({"global_batch": 4 * world * BATCH} if by_job else {})).all()
+    for _ in range(EPOCHS):
+        for i, (x, y) in enumerate(loader):
+            (F.cross_entropy(model(x), y) / 4).backward()
+            if (i + 1) % 4 == 0:
+                opt.step()
+                opt.zero_grad()
+    return model
+
+
+def accumulated_sum(by_job):
+    """Two batches, whose gradients add up, with no_sync, clipped."""
+    model, opt, loader, _ = Parts(by_job, adamw, **({"global_batch": 2 * world * BATCH} if by_job else {})).all()
+    for _ in range(EPOCHS):
+        for i, (x, y) in enumerate(loader):
+            if i % 2 == 0:
+                with model.no_sync():
+                    F.cross_entropy(model(x), y).backward()
+                continue
+            F.cross_entropy(model(x), y).backward()
+            print(f"norm {torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2):.4f}")
+            opt.step()
+            opt.zero_grad()
+    return model
+
+
 results = {}
 for name in names:
     said = {}
