@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from lockstep import (
     _ahead,
     _backward,
+    _beside,
     _costs,
     _entry,
     _errors,
@@ -70,11 +71,13 @@ class Job:
             pass_on=entry.pass_on,
             ended=self._ended,
             fail=self._fail,
+            waiting=self._waiting,
         )
         self._begun = False  # `prepare` has come to its end
         self._failed = False  # this worker has said why it leaves
         self._interrupts = _interrupts.Interrupts(self._interrupted, self._has_ended, self._fail)
         self._taker = _backward.Taker(self._run.is_on, lambda loss, retain: self.backward(loss, retain_graph=retain))
+        self._beside = _beside.Watch(self._passes.beside)
         self._others = _others.Watch(lambda: self.round if self._run.is_on() or self._run.state is State.STEPPED else None)
         torch.manual_seed(seed)
 
@@ -302,6 +305,7 @@ class Job:
         self._passes.begin(prepared, rate, self._seed, samples)
         # What the script does with losses and optimizers, as long as the job is on:
         self._others.begin(optimizer)
+        self._beside.begin()
         _errors.explanations.append(_given.explain_wrapper(model))
         self._taker.begin(self._parameters.list)
         mine = _loader.Loader(loader, in_epoch, self._passes.next_pass)
@@ -408,6 +412,7 @@ class Job:
     def _leave_session(self) -> None:
         self._taker.end()
         self._others.end()
+        self._beside.end()
         _reads.Watch.close()
         session, self._session = self._session, None
         try:
@@ -466,6 +471,9 @@ class Job:
             self._interrupts.job_has_ended()
             self._entry.wait_for_end()
         self._session.interrupt(reason)
+
+    def _waiting(self, where: str) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        return self._beside.waiting(where)
 
     def _known(self) -> tuple[int, int]:
         if self._place is None:

@@ -37,7 +37,8 @@ class Passes:
 
     `session`: the job's, None before and after it. `joined`: the same, or raises. `stays`: whether this worker is in the job and
     has not said that it leaves. `heed_signals` is called before each pass, `pass_on` between looks for work. `ended` takes the
-    job's end and raises if it was no good one. `fail` says why this worker leaves.
+    job's end and raises if it was no good one. `fail` says why this worker leaves. `waiting`: as
+    `_beside.Watch.waiting`.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Passes:
         pass_on: Callable[[], None],
         ended: Callable[[Work], None],
         fail: Callable[[str], None],
+        waiting: Callable[[str], contextlib.AbstractContextManager[Callable[[], None]]],
     ) -> None:
         self._run = run
+        self._waiting = waiting
         self._session, self._joined, self._stays = session, joined, stays
         self._heed_signals, self._pass_on, self._ended, self._fail = heed_signals, pass_on, ended, fail
         self.begun = 0  # passes
@@ -137,6 +140,17 @@ class Passes:
             self._come_back()
             if before is not None and before[1] > time.monotonic():
                 self._go_away(before[0], before[1] - time.monotonic())
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """The script waits for other workers, in a call of torch.distributed. They may wait for the batch that it has done."""
+        if not self._stays() or self.end is not None:
+            yield
+            return
+        if self._run.state is State.STEPPED:
+            self._run.hand_in(self._joined())
+        with self.away("in a call of torch.distributed", MOST_AWAY_S):
+            yield
 
     def stop(self, reason: str) -> None:
         """Ends the job for all workers, with the batch in hand if its step was done."""
@@ -298,9 +312,15 @@ class Passes:
         ready, self._ready = self._ready, None
         if ready is not None:
             return ready
+        with self._waiting("the loader") as look:
+            return self._work_within(look, settles=settles)
+
+    def _work_within(self, look: Callable[[], None], *, settles: bool) -> Work | None:
         while self.end is None:
             work = self._joined().next(_LOOK_S)
             self._pass_on()
+            if work.kind is Kind.NONE:
+                look()
             if work.counted is not None:
                 self._order.check(work.counted)
                 self._batches.check(work.counted)

@@ -190,6 +190,11 @@ class RunInHand:
         self.reads.close()
         self._accumulates = True
 
+    def hand_in(self, session: Session) -> None:
+        """After the step, before the script has come to the end of its loop's body."""
+        if not self._delivered:
+            self.deliver(session)
+
     def deliver(self, session: Session) -> None:
         """The run's result goes to the session."""
         assert self.work is not None
