@@ -39,6 +39,7 @@ from lockstep import (
     _run,
     _settings,
     _update,
+    loggers,
 )
 from lockstep._errors import JobFailed, UsageError
 from lockstep._run import State
@@ -303,6 +304,8 @@ class Job:
             parts, prepared, rank=self.rank, global_batch=batch, settle=self._passes.settle, stepped=self._passes.step
         )
         self._passes.begin(prepared, rate, self._seed, samples)
+        for logger in self._passes.loggers:
+            self._begin_logger(logger)
         # What the script does with losses and optimizers, as long as the job is on:
         self._others.begin(optimizer)
         self._beside.begin()
@@ -430,9 +433,23 @@ class Job:
             alone = end is not None and end.failed and (end.unfit or self._entry.launched is None)
             self._entry.close(ended=end is not None and not alone, at_once=self._interrupts.twice)
         finally:
+            for logger in self._passes.loggers:
+                logger._end()
             self._interrupts.end()
             atexit.unregister(self._at_exit)
             _errors.last_words.discard(self._fail)
+
+    def _follow(self, logger: loggers.Logger) -> None:
+        """Called by the logger."""
+        if self._run.work is not None:
+            raise UsageError(f"lockstep.loggers.{type(logger).__name__}: make it before the loop over the loader, on every worker")
+        self._passes.loggers.append(logger)
+        if self._session is not None:
+            self._begin_logger(logger)
+
+    def _begin_logger(self, logger: loggers.Logger) -> None:
+        session = self._joined()
+        logger._begin(session.worker, session.incarnation)
 
     def _stays(self) -> bool:
         """This process is a worker of the job and has not said that it leaves."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from lockstep import _agreed, _order, _stream
+from lockstep import _agreed, _lead, _order, _stream
 from lockstep._errors import UsageError
 from lockstep._session import Counted, Reduction
 
 _MOST = 64  # metrics of a job, as the session has it
 _MOST_BYTES = 64  # of a name
 _MOST_WEIGHT = 2**31  # of a run, as the session has it
-HOW = {_order.LEAST: "min", _order.GREATEST: "max", _stream.LEAST: "min", _stream.GREATEST: "max"}
+HOW = {_order.LEAST: "min", _order.GREATEST: "max", _stream.LEAST: "min", _stream.GREATEST: "max", _lead.CLAIM: "min"}
 """Internal metrics that the script does not see, and how they are reduced."""
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lockstep import _agreed, _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples
+from lockstep import _agreed, _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples, loggers
 from lockstep._errors import UsageError
 from lockstep._run import State
 from lockstep._session import Kind, Session, Work
@@ -61,6 +61,7 @@ class Passes:
         self.begun = 0  # passes
         self.end: Work | None = None
         self.metrics = _metrics.Metrics(None)
+        self.loggers: list[loggers.Logger] = []
         self.refused = False  # the loop has raised an error, whoever has caught it
         self._held: Work | None = None  # a run that waits for its pass, or the end of this pass's epoch or a later one
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
@@ -258,7 +259,7 @@ class Passes:
             values, self._looked_at = self._looked_at, None
             if values is None:
                 values = self._batches.read_run(run, *self._order.to_read(run))
-            self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics())
+            self._run.log_reading(self._order.metrics(run.epoch) | self._batches.metrics() | self._claims(run.round))
             self._run.seed(self._seed)
             batch = self._batches.collate(values)
             once = values if first and self._batches.streams else None
@@ -304,6 +305,13 @@ class Passes:
             "those of a later epoch. This may happen in later passes too; job.evaluate sees the parameters of the epoch's end"
         )
 
+    def _claims(self, round_: int) -> dict[str, float]:
+        """All loggers have the same."""
+        claims: dict[str, float] = {}
+        for logger in self.loggers:
+            claims |= logger._claim(round_, self.rates()[0])
+        return claims
+
     # --- what the session wants
 
     def _work(self, *, settles: bool = False) -> Work | None:
@@ -326,6 +334,8 @@ class Passes:
                 self._batches.check(work.counted)
                 self._run.agreed.take(work.counted)
                 self.metrics = _metrics.Metrics(work.counted)
+                for logger in self.loggers:
+                    logger._counted(work.counted)
             if work.kind in (Kind.TRAIN, Kind.EPOCH_END):
                 return work
             if work.kind is Kind.UPDATE:
