@@ -231,7 +231,10 @@ def _followed(process: "subprocess.Popen[bytes]", output: IO[bytes]) -> tuple[in
                 break
             text = line.decode(errors="replace")
             last = _reason(text) or last
-            sys.stdout.write(text)
+            if text.startswith("lockstep: "):  # a refusal, which the caller raises
+                continue
+            encoding = sys.stdout.encoding or "utf-8"
+            sys.stdout.write(text.encode(encoding, "replace").decode(encoding))  # in any locale
             sys.stdout.flush()
         except KeyboardInterrupt as error:
             if interrupted is not None:

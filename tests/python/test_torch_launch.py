@@ -139,6 +139,7 @@ if __name__ == "__main__":
         self.assertIn(f"launch      | run directory: {self.run_dir}", lines)
         self.assertRegex(lines[-1], r"^ranks \[0, 1, 2\] backup\+none False True")
         self.assertTrue(any(re.match(r"worker 0 +\| lockstep: policy.name is backup, as the job's config says", line) for line in lines), done)
+        self.assertRegex(done.stdout, r"\nworker 0 +\| lockstep: lockstep\.launch has started 3 workers, which meet at its coordinator, 127\.0\.0\.1:\d+\n")
         self.assert_nothing_left(*map(int, lines[-1].split()[-3:]))
 
     def test_an_exception_ends_the_job_and_tells_where_it_was(self):
