@@ -134,8 +134,10 @@ def started(where: Launched | None, environment: Mapping[str, str], workers: int
     coordinator was there before its workers."""
     count = f"{workers} worker{'' if workers == 1 else 's'}"
     if where is None:
-        launcher = environment.get("LOCKSTEP_LAUNCHER")
-        if launcher and environment.get("LOCKSTEP_COORDINATOR") == coordinator:
+        launcher = environment.get("LOCKSTEP_LAUNCHER", "") if environment.get("LOCKSTEP_COORDINATOR") == coordinator else ""
+        if workers == 1:
+            return f"{f'{launcher} has started ' if launcher else 'the job has '}{count}; the coordinator is {coordinator}"
+        if launcher:
             return f"{launcher} has started {count}, which meet at its coordinator, {coordinator}"
         return f"{count}, started one by one, meet at the coordinator {coordinator}"
     alike = where.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environment  # deepspeed, Kubeflow, a shell

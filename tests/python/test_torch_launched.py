@@ -160,6 +160,26 @@ class RecognisedTest(LauncherTest):
                          r"from an unknown launcher\. [^\n]*set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for each, or use lockstep run\n\Z")
 
 
+    def test_the_line_at_start(self):
+        done = self.run_python("""
+            import json, sys
+            from lockstep._launchers import Launched, started
+            by = Launched("torchrun", 0, 2, "there", 5, serves=True, job="")
+            for environment, workers in ((dict(LOCKSTEP_LAUNCHER="lockstep run", LOCKSTEP_COORDINATOR="a:1"), 4),
+                                         (dict(LOCKSTEP_LAUNCHER="lockstep run", LOCKSTEP_COORDINATOR="a:1"), 1), (dict(LOCKSTEP_COORDINATOR="a:1"), 3), ({}, 1)):
+                print(started(None, environment, workers, "a:1"))
+            print(started(by, {}, 2, "a:1"))
+            print(started(by, dict(TORCHELASTIC_RUN_ID="x"), 2, "a:1"))
+            """)
+        self.assertEqual(done.stdout.splitlines(), [
+            "lockstep run has started 4 workers, which meet at its coordinator, a:1",
+            "lockstep run has started 1 worker; the coordinator is a:1",
+            "3 workers, started one by one, meet at the coordinator a:1",
+            "the job has 1 worker; the coordinator is a:1",
+            "RANK and WORLD_SIZE tell of 2 workers, which meet at there:5; worker 0 has started the coordinator, a:1",
+            "torchrun has started 2 workers, which meet at there:5; worker 0 has started the coordinator, a:1",
+        ], done)
+
     def test_accelerate_that_starts_one_process_is_named(self):
         done = self.run_python(SCRIPT, ACCELERATE_MIXED_PRECISION="no", ACCELERATE_USE_CPU="True")
         self.assertEqual((done.returncode, done.stderr), (0, ALONE_BY_ACCELERATE), done)

@@ -272,7 +272,7 @@ class LaunchTest(unittest.TestCase):
             import os, socket, sys
             env = os.environ
             print("own:", *sys.argv[1:], env["LOCKSTEP_WORKER"], "of", env["LOCKSTEP_WORKERS"],
-                  repr(env["LOCKSTEP_SLOWDOWN"]), "threads", env["OMP_NUM_THREADS"], flush=True)
+                  repr(env["LOCKSTEP_SLOWDOWN"]), "by", env["LOCKSTEP_LAUNCHER"], "threads", env["OMP_NUM_THREADS"], flush=True)
             assert os.path.getsize(env["LOCKSTEP_SECRET_FILE"]) == 32
             host, port = env["LOCKSTEP_COORDINATOR"].rsplit(":", 1)
             channel = socket.create_connection((host, int(port)))
@@ -286,8 +286,8 @@ class LaunchTest(unittest.TestCase):
                                env={**os.environ, "OMP_NUM_THREADS": "7"})
         self.assertEqual(ended.returncode, 0, ended)
         self.assertRegex(ended.stdout, r"coordinator \| arguments: (?!.*--config ).*--config-from-workers")
-        self.assertIn("worker 0    | own: --lr --n=3 0 of 2 'factor=2' threads 7\n", ended.stdout)
-        self.assertIn(r"worker 1    | own: --lr --n=3 1 of 2 'worker=1,factor=5\nfactor=2' threads 7", ended.stdout)
+        self.assertIn("worker 0    | own: --lr --n=3 0 of 2 'factor=2' by tools/launch threads 7\n", ended.stdout)
+        self.assertIn(r"worker 1    | own: --lr --n=3 1 of 2 'worker=1,factor=5\nfactor=2' by tools/launch threads 7", ended.stdout)
 
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one processor")
     def test_workers_are_held_to_processors(self):

@@ -18,6 +18,7 @@ def make_parser():
                     "environment has LOCKSTEP_COORDINATOR, LOCKSTEP_SECRET_FILE, LOCKSTEP_WORKER (this worker's number), LOCKSTEP_WORKERS (how "
                     "many there are) and LOCKSTEP_SLOWDOWN. Settings that are missing from --config and --set come from the program. The exit "
                     "status is 0 if the job has completed, the program of worker 0 has succeeded and no program has failed after the job.")
+    parser.set_defaults(launcher="tools/launch")  # as workers are told
     parser.add_argument("-n", type=int, metavar="WORKERS", help="number of workers; required without --hosts")
     parser.add_argument("--config", metavar="FILE", help="the job's INI file; required without a PROGRAM")
     parser.add_argument("--run-dir", metavar="DIR", help="folder for records and checkpoints; default: runs/DATE-TIME-POLICY")
@@ -65,7 +66,6 @@ def parse_arguments():
     options = make_parser().parse_args(arguments)
     options.program = program
     options.package = False
-    options.launcher = "tools/launch"
     return checked(options)
 
 
