@@ -75,27 +75,16 @@ class AutoExclusion final : public ExclusionRule {
  public:
   explicit AutoExclusion(std::shared_ptr<AutoState> state) : state_(std::move(state)) {}
 
-  const std::vector<bool>& Look(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
-                                Duration delivery) override {
-    const bool same = state_->round == view.round && state_->started == view.started;
-    if (!same || view.now >= next_) {
-      next_ = view.now + (view.now - view.started) *
-                             std::min<std::int64_t>(std::ssize(estimates), kManyWorkers) / kLooks;
-      state_->round = view.round;
-      state_->started = view.started;
-      Decide(view, estimates, delivery);
-    }
-    out_.resize(estimates.size());
-    for (std::size_t i = 0; i < estimates.size(); ++i) {
-      const std::uint32_t slot = view.workers[i].member.worker.value;
-      out_[i] = slot < state_->left_out.size() && state_->left_out[slot];
-    }
-    return out_;
+  bool IsDue(const RoundView& view) override {
+    return state_->round != view.round || state_->started != view.started || view.now >= next_;
   }
 
- private:
   void Decide(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
-              Duration delivery) {
+              Duration delivery) override {
+    next_ = view.now + (view.now - view.started) *
+                           std::min<std::int64_t>(std::ssize(estimates), kManyWorkers) / kLooks;
+    state_->round = view.round;
+    state_->started = view.started;
     state_->count = 0;
     state_->left_out.assign(state_->left_out.size(), false);
     const double rate = view.exact ? 0 : state_->Rate();
@@ -115,11 +104,16 @@ class AutoExclusion final : public ExclusionRule {
     state_->spared = forecast_.whole() - forecast_.end();
   }
 
+  bool IsOut(WorkerId worker) const override {
+    return worker.value < state_->left_out.size() && state_->left_out[worker.value];
+  }
+  bool AnyOut() const override { return state_->count > 0; }
+
+ private:
   const std::shared_ptr<AutoState> state_;
   Forecast forecast_;
   Time next_;
   std::vector<WorkerForecast> worker_forecasts_;
-  std::vector<bool> out_;
 };
 
 class AutoWork final : public WorkRule {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "policies/helpers.h"
 #include "policies/outlook.h"
+#include "policies/standings.h"
 
 namespace lockstep::policies {
 namespace {
@@ -50,7 +50,9 @@ struct Promise {
   WorkerId from;
   WorkerId to;
   std::uint32_t units = 0;
-  double cost = 0;  // theirs, in usual units
+  double cost = 0;          // theirs, in usual units
+  std::size_t from_at = 0;  // where they were in the view when it was looked at last
+  std::size_t to_at = 0;
 };
 
 // Units that a worker got by a hand-over and has not reported as begun. It may be about to begin
@@ -66,7 +68,10 @@ struct Received {
 class Flexrr final : public WorkRule {
  public:
   Flexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares, ExclusionRule* exclusion)
-      : options_(options), shares_(std::move(shares)), exclusion_(exclusion) {}
+      : options_(options),
+        shares_(std::move(shares)),
+        exclusion_(exclusion),
+        standings_(options.group_size) {}
 
   std::string_view name() const override { return "flexrr"; }
 
@@ -82,9 +87,9 @@ class Flexrr final : public WorkRule {
       BeginRound(view);
       if (alone) return verdict;
     }
-    // A look costs a pass over all workers, so it is taken when time has gone by, when a worker has
-    // become free, or when one has answered. Where very many do, all the news of a 256th of the
-    // round so far is looked at together, so that the passes of a round do not grow with it.
+    // A look costs a pass over numbers of all workers, so it is taken when time has gone by, when a
+    // worker has become free, or when one has answered. Where very many do, all the news of a 256th
+    // of the round so far is looked at together, so that the passes of a round do not grow with it.
     news_ = news_ || view.finished > finished_ || view.pending_revokes < pending_revokes_;
     finished_ = view.finished;
     pending_revokes_ = view.pending_revokes;
@@ -102,10 +107,12 @@ class Flexrr final : public WorkRule {
     news_ = false;
     news_look_ = view.now + std::max(age / kLooksTogether, kShortestLook);
     next_look_ = view.now + std::max(age / kLooks, kShortestLook);
-    if (!Look(view)) return verdict;
-    excluded_ =
-        exclusion_ != nullptr ? &exclusion_->Look(view, estimates_, Delivery(view)) : nullptr;
-    if (any_movable_) HandOver(view, &verdict);
+    if (!standings_.Look(view)) return verdict;
+    AddPromises(view);
+    if (exclusion_ != nullptr && exclusion_->IsDue(view)) {
+      exclusion_->Decide(view, standings_.All(), Delivery());
+    }
+    if (standings_.any_movable()) HandOver(view, &verdict);
     if (verdict.moves.empty()) FenceStuck(view, &verdict);
     return verdict;
   }
@@ -128,60 +135,34 @@ class Flexrr final : public WorkRule {
     looks_at_once_ =
         std::max(kStepsAtOnce / std::max<std::size_t>(view.workers.size(), 1), kFewestAtOnce);
     news_ = false;
+    standings_.Forget();
     next_hand_over_.clear();
     promises_.clear();
     received_.clear();
   }
 
-  // False: nothing is known of anybody's unit times.
-  bool Look(const RoundView& view) {
-    estimates_.clear();
-    any_movable_ = false;
-    delivery_.reset();
-    Duration usual{};
-    for (const WorkerView& worker : view.workers) {
-      WorkerEstimate estimate;
-      estimate.unit_time = UnitTimeOf(worker, usual);
-      if (estimate.unit_time == Duration{}) {
-        usual = estimate.unit_time = MedianUnitTime(view);
-        if (usual == Duration{}) return false;
-      }
-      estimate.end = std::max(ExpectedEnd(worker, view.now, estimate.unit_time), view.now);
-      const Duration run = RunTime(worker, 0, estimate.unit_time);
-      if (worker.runs.units > 0) estimate.run_share = run / worker.runs.units;
-      if (Begun(worker) >= worker.units_given) estimate.start_cost = run - estimate.run_share;
-      estimate.can_help = worker.takes_units && !worker.fenced && !worker.revoking;
-      estimate.idle = estimate.can_help && Computed(worker);
-      estimate.movable =
-          worker.fenced || worker.revoking ? 0 : Movable(worker, view.now, estimate.unit_time);
-      any_movable_ = any_movable_ || estimate.movable > 0;
-      estimates_.push_back(estimate);
-    }
-    AddPromises(view);
-    return !estimates_.empty();
-  }
-
   // Without promises all workers that lag would choose the same helper until one of them has
   // answered. That helper would then be the latest, and give to all again.
   void AddPromises(const RoundView& view) {
-    const auto find = [&](WorkerId worker) {
-      return std::ranges::lower_bound(view.workers, worker, {},
-                                      [](const WorkerView& other) { return other.member.worker; });
+    const auto is_at = [&](std::size_t place, WorkerId worker) {
+      return place < view.workers.size() && view.workers[place].member.worker == worker;
     };
-    std::erase_if(promises_, [&](const Promise& promise) {
-      const auto from = find(promise.from);
-      return from == view.workers.end() || from->member.worker != promise.from || !from->revoking ||
-             from->fenced;
+    // Places change only where workers come and go.
+    const auto find = [&](WorkerId worker, std::size_t* place) {
+      if (is_at(*place, worker)) return true;
+      const auto found = std::ranges::lower_bound(
+          view.workers, worker, {}, [](const WorkerView& other) { return other.member.worker; });
+      *place = static_cast<std::size_t>(found - view.workers.begin());
+      return is_at(*place, worker);
+    };
+    std::erase_if(promises_, [&](Promise& promise) {
+      if (!find(promise.from, &promise.from_at)) return true;
+      const WorkerView& from = view.workers[promise.from_at];
+      return !from.revoking || from.fenced;
     });
-    for (const Promise& promise : promises_) {
-      const auto to = find(promise.to);
-      if (to == view.workers.end() || to->member.worker != promise.to) continue;
-      WorkerEstimate& helper = estimates_[static_cast<std::size_t>(to - view.workers.begin())];
-      const Duration more = helper.start_cost + helper.Steps(promise.units, promise.cost);
-      helper.end += more;
-      helper.promised += more;
-      helper.start_cost = {};
-      helper.idle = false;
+    for (Promise& promise : promises_) {
+      if (!find(promise.to, &promise.to_at)) continue;
+      standings_.Promise(promise.to_at, promise.units, promise.cost);
     }
   }
 
@@ -189,39 +170,48 @@ class Flexrr final : public WorkRule {
   // has units waiting while a helper has nothing left. The latest first; each gets rid of as much
   // as it makes the round shorter, within its next hand-over.
   void HandOver(const RoundView& view, WorkVerdict* verdict) {
-    helpers_.Begin(view, estimates_, options_.group_size);
-    move_costs_.assign(verdict->moves.size(), 0);
+    moves_at_.assign(verdict->moves.size(), {});
     late_.clear();
-    for (std::size_t i = 0; i < estimates_.size(); ++i) {
-      if (estimates_[i].movable == 0 || IsExcluded(i)) continue;
-      if (MayBeginSoon(view.workers[i], view.now)) continue;
-      std::uint32_t& next = NextHandOver(view.workers[i]);
-      if (next == 0 && !helpers_.IsBehind(i, options_.trigger)) continue;
-      if (next == 0) {
-        const auto first =
-            static_cast<std::uint32_t>(options_.first * view.workers[i].units_planned);
-        next = std::max(1u, first);
-      }
-      if (helpers_.Soonest(i) < estimates_[i].end) late_.push_back({estimates_[i].end, i});
+    for (std::size_t group = 0; group < standings_.groups(); ++group) {
+      if (!standings_.IsQuiet(group, options_.trigger)) FindLate(view, group);
     }
     std::make_heap(late_.begin(), late_.end());
+    Time helped_end{};  // of those that get units
     for (auto last = late_.end(); last != late_.begin(); --last) {
+      if (standings_.NobodyHelps(std::max(late_.front().end, helped_end))) return;
       std::pop_heap(late_.begin(), last);
-      HandOverFrom((last - 1)->worker, view, verdict);
+      HandOverFrom((last - 1)->worker, view, verdict, &helped_end);
     }
   }
 
-  void HandOverFrom(std::size_t helpee, const RoundView& view, WorkVerdict* verdict) {
+  void FindLate(const RoundView& view, std::size_t group) {
+    const auto [first, last] = standings_.MembersOf(group);
+    for (std::size_t i = first; i < last; ++i) {
+      if (standings_.movable(i) == 0 || IsExcluded(i) || MayBeginSoon(view, i)) continue;
+      std::uint32_t& next = NextHandOver(i);
+      if (next == 0 && !standings_.IsBehind(i, options_.trigger)) continue;
+      if (next == 0) {
+        const auto units =
+            static_cast<std::uint32_t>(options_.first * view.workers[i].units_planned);
+        next = std::max(1u, units);
+      }
+      standings_.Mark(i);
+      const Time end = standings_.end(i);
+      if (standings_.Soonest(i) < end) late_.push_back({end, i});
+    }
+  }
+
+  void HandOverFrom(std::size_t helpee, const RoundView& view, WorkVerdict* verdict,
+                    Time* helped_end) {
     const WorkerView& from = view.workers[helpee];
-    WorkerEstimate& slow = estimates_[helpee];
-    std::uint32_t& size = NextHandOver(from);
-    const std::uint32_t most = std::min(size, slow.movable);
+    std::uint32_t& size = NextHandOver(helpee);
+    const std::uint32_t most = std::min(size, standings_.movable(helpee));
     const std::size_t first_move = verdict->moves.size();
     std::uint32_t moved = 0;
     for (; moved < most; ++moved) {
-      const std::optional<std::size_t> helper = helpers_.Earliest(helpee);
+      const std::optional<std::size_t> helper = standings_.Earliest(helpee);
       if (!helper) break;
-      WorkerEstimate& quick = estimates_[*helper];
+      const WorkerEstimate& quick = standings_.At(*helper);
       const std::uint32_t last = from.units_given - 1 - moved;
       const double cost = CostOf(from, last, last + 1);
       // Half a unit more: among equals the last unit would go to and fro. A helper that has nothing
@@ -229,40 +219,38 @@ class Flexrr final : public WorkRule {
       const Duration step = quick.Steps(1, cost);
       const bool at_once = quick.idle && last >= Begun(from);
       const Time done = quick.end + quick.start_cost + step + (at_once ? Duration{} : step / 2);
-      if (done >= slow.end || done + Overhead(view, *helper) >= slow.end) break;
-      quick.end += quick.start_cost + quick.Steps(1, cost);
-      quick.start_cost = {};
-      quick.idle = false;
-      helpers_.GaveOne(*helper, cost);
-      slow.end -= slow.Steps(1, cost);
+      const Time slow_end = standings_.end(helpee);
+      if (done >= slow_end || done + Overhead(view, *helper) >= slow_end) break;
+      standings_.Give(helpee, *helper, cost);
+      *helped_end = std::max(*helped_end, standings_.end(*helper));
       const WorkerId to = view.workers[*helper].member.worker;
       const auto same =
           std::find_if(verdict->moves.begin() + static_cast<std::ptrdiff_t>(first_move),
                        verdict->moves.end(), [&](const MoveUnits& m) { return m.to == to; });
       if (same != verdict->moves.end()) {
         ++same->units;
-        move_costs_[static_cast<std::size_t>(same - verdict->moves.begin())] += cost;
+        moves_at_[static_cast<std::size_t>(same - verdict->moves.begin())].cost += cost;
       } else {
         verdict->moves.push_back({from.member.worker, to, 1});
-        move_costs_.push_back(cost);
+        moves_at_.push_back({*helper, cost});
       }
     }
     if (moved == 0) return;
     for (std::size_t i = first_move; i < verdict->moves.size(); ++i) {
       const MoveUnits& move = verdict->moves[i];
-      promises_.push_back({move.from, move.to, move.units, move_costs_[i]});
-      const auto to = std::ranges::lower_bound(
-          view.workers, move.to, {}, [](const WorkerView& other) { return other.member.worker; });
-      Received& received = ReceivedBy(*to);
-      if (received.done != to->units_done) received = {};
+      const std::size_t to_at = moves_at_[i].to;
+      promises_.push_back({move.from, move.to, move.units, moves_at_[i].cost, helpee, to_at});
+      const WorkerView& to = view.workers[to_at];
+      Received& received = ReceivedBy(move.to);
+      if (received.done != to.units_done) received = {};
       received.any = true;
-      received.done = to->units_done;
+      received.done = to.units_done;
     }
-    if (Received& received = ReceivedBy(from); received.any) {
+    if (Received& received = ReceivedBy(from.member.worker); received.any) {
       ++received.passed;
       received.last = view.now;
     }
-    slow.can_help = false;
+    standings_.EndHelp(helpee);
     verdict->reason +=
         fmt::format("{}worker {} lags ({} of {} units done): {} of them go to others",
                     verdict->reason.empty() ? "" : "; ", from.member.worker, from.units_done,
@@ -270,51 +258,39 @@ class Flexrr final : public WorkRule {
     size = std::min(size * 2, from.units_given);
   }
 
-  Received& ReceivedBy(const WorkerView& worker) {
-    const std::uint32_t slot = worker.member.worker.value;
-    if (received_.size() <= slot) received_.resize(slot + 1);
-    return received_[slot];
+  Received& ReceivedBy(WorkerId worker) {
+    if (received_.size() <= worker.value) received_.resize(worker.value + 1);
+    return received_[worker.value];
   }
 
-  bool MayBeginSoon(const WorkerView& worker, Time now) {
-    Received& received = ReceivedBy(worker);
-    if (received.any && received.done != worker.units_done) received = {};
+  bool MayBeginSoon(const RoundView& view, std::size_t i) {
+    Received& received = ReceivedBy(standings_.worker(i));
+    if (!received.any) return false;
+    if (received.done != view.workers[i].units_done) received = {};
     if (received.passed < kFreePasses) return false;
     const std::size_t doublings = std::min(received.passed - kFreePasses, kMostDoublings);
-    return now < received.last + kShortestStuck * (1 << doublings);
+    return view.now < received.last + kShortestStuck * (1 << doublings);
   }
 
   // The rest of the run that it is in, by its usual unit times; below zero where it is overdue.
-  static Duration ExpectedRest(const WorkerView& worker, Time now, const WorkerEstimate& estimate) {
+  static Duration ExpectedRest(const WorkerView& worker, Time now, Duration unit_time) {
     const Duration run =
-        RunTime(worker, worker.units_done, worker.units_done + InHand(worker), estimate.unit_time);
+        RunTime(worker, worker.units_done, worker.units_done + InHand(worker), unit_time);
     return run - (now - worker.progressed_at);
   }
 
-  bool IsExcluded(std::size_t worker) const { return excluded_ != nullptr && (*excluded_)[worker]; }
-
-  // All but begun units can move. Of a worker without news for long, so can units that its report
-  // does not show as begun: it may still be in a unit of an earlier round. It answers what is true.
-  static std::uint32_t Movable(const WorkerView& worker, Time now, Duration unit_time) {
-    const bool overdue =
-        now - worker.progressed_at >
-        RunTime(worker, worker.units_done, worker.units_done + InHand(worker) + 1, unit_time);
-    return worker.units_given -
-           (overdue ? std::max(worker.units_taken, worker.units_done) : Begun(worker));
+  bool IsExcluded(std::size_t i) const {
+    return exclusion_ != nullptr && exclusion_->IsOut(standings_.worker(i));
   }
 
   // A helper that is sealing what it has needs a second part.
   Duration Overhead(const RoundView& view, std::size_t helper) {
     const WorkerView& worker = view.workers[helper];
-    return Begun(worker) >= worker.units_given ? Delivery(view) : Duration{};
+    return Begun(worker) >= worker.units_given ? Delivery() : Duration{};
   }
 
-  // The giver's cost of a second part: one more way to the owners, as the mean of those known. It
-  // costs a pass, so only who needs it asks.
-  Duration Delivery(const RoundView& view) {
-    if (!delivery_) delivery_ = MeanDelivery(view).value_or(usual_delivery_);
-    return *delivery_;
-  }
+  // The giver's cost of a second part: one more way to the owners, as the mean of those known.
+  Duration Delivery() const { return standings_.MeanDelivery().value_or(usual_delivery_); }
 
   static std::optional<Duration> MeanDelivery(const RoundView& view) {
     Duration sum{};
@@ -330,8 +306,8 @@ class Flexrr final : public WorkRule {
   }
 
   // Of a straggler of this round; else 0.
-  std::uint32_t& NextHandOver(const WorkerView& worker) {
-    const std::uint32_t slot = worker.member.worker.value;
+  std::uint32_t& NextHandOver(std::size_t i) {
+    const std::uint32_t slot = standings_.worker(i).value;
     if (next_hand_over_.size() <= slot) next_hand_over_.resize(slot + 1, 0);
     return next_hand_over_[slot];
   }
@@ -349,37 +325,31 @@ class Flexrr final : public WorkRule {
     const std::size_t few = std::max<std::size_t>(view.workers.size() / 4, 1);
     const std::size_t most = std::max<std::size_t>(few, view.with_units / 2);
     if (!view.exact && view.with_units - view.finished > most) return;
-    std::uint32_t free = view.idle;
-    std::uint32_t done = 0;
-    std::size_t fenced = 0;
-    std::uint32_t units_late = 0;
-    Time delivered = view.started;  // when the owners had a part last
-    std::vector<std::size_t> late;
-    for (std::size_t i = 0; i < view.workers.size(); ++i) {
-      const WorkerView& worker = view.workers[i];
-      fenced += worker.fenced ? 1 : 0;
-      if (IsExcluded(i)) return;  // the round ends without it
-      if (worker.fenced || worker.units_given == 0) continue;
-      if (worker.finished_at) {
-        ++done;
-        free += estimates_[i].can_help ? 1 : 0;
-        delivered = std::max(delivered, *worker.finished_at);
-      } else {
-        late.push_back(i);
-        units_late += Worth(worker);
+    if (exclusion_ != nullptr && exclusion_->AnyOut()) {
+      // The round ends without it.
+      for (std::size_t i = 0; i < standings_.size(); ++i) {
+        if (IsExcluded(i)) return;
       }
     }
+    const Standings::Finish& finish = standings_.LookAtFinish(view.started);
+    const std::uint32_t free = view.idle + finish.free;
+    const std::uint32_t done = finish.done;
+    const std::size_t fenced = finish.fenced;
+    const Time delivered = finish.delivered;  // when the owners had a part last
+    const std::vector<std::size_t>& late = finish.late;
     // Where all others have sealed both of their parts nobody can take over: a later round has the
     // samples.
     if (late.empty() || (free == 0 && (view.exact || done == 0))) return;
     const bool many = late.size() + fenced > few;
-    const Duration usual = MedianUnitTime(view);
+    const Duration usual = standings_.MedianOfUnitTimes(view);
     if (!view.exact && late.size() > few && !AllAreDue(view, late, usual, verdict)) return;
     const std::size_t excess =
         (many && !view.exact ? late.size() + fenced - few : 0) + (free == 0 ? 1 : 0);
     const int patience = 1 << std::min<std::size_t>(excess, kMostDoublings);
     const std::uint32_t takers = std::max(free, 1u);
-    const Duration delivery = Delivery(view);
+    const Duration delivery = Delivery();
+    std::uint32_t units_late = 0;
+    for (const std::size_t i : late) units_late += Worth(view.workers[i]);
     for (const std::size_t i : late) {
       const WorkerView& worker = view.workers[i];
       const std::uint32_t units = many ? units_late : Worth(worker);
@@ -387,8 +357,8 @@ class Flexrr final : public WorkRule {
       const Time from = LastHeardOf(worker);
       // It may be an owner that is late with them all.
       if (many && Computed(worker) && delivered <= from) continue;
-      const Duration rest = ExpectedRest(worker, view.now, estimates_[i]);
-      const bool overdue = rest < Duration{} && estimates_[i].unit_time > kFarSlower * usual;
+      const Duration rest = ExpectedRest(worker, view.now, standings_.unit_time(i));
+      const bool overdue = rest < Duration{} && standings_.unit_time(i) > kFarSlower * usual;
       const bool hopeless =
           !Computed(worker) && (overdue || rest > std::max(2 * again, kShortestStuck));
       Time until = from + (DueIn(view, i, usual) + again) * patience;
@@ -420,10 +390,10 @@ class Flexrr final : public WorkRule {
   Duration DueIn(const RoundView& view, std::size_t i, Duration usual) {
     const WorkerView& worker = view.workers[i];
     return std::max(Computed(worker)
-                        ? 4 * Delivery(view) + usual
+                        ? 4 * Delivery() + usual
                         : RunTime(worker, worker.units_done, worker.units_done + InHand(worker),
-                                  estimates_[i].unit_time) +
-                              (kStuckUnits - 1) * estimates_[i].unit_time,
+                                  standings_.unit_time(i)) +
+                              (kStuckUnits - 1) * standings_.unit_time(i),
                     kShortestStuck);
   }
 
@@ -436,7 +406,7 @@ class Flexrr final : public WorkRule {
   bool AllAreDue(const RoundView& view, const std::vector<std::size_t>& late, Duration usual,
                  WorkVerdict* verdict) {
     for (const std::size_t i : late) {
-      if (estimates_[i].unit_time > kFarSlower * usual) continue;
+      if (standings_.unit_time(i) > kFarSlower * usual) continue;
       const Time due = LastHeardOf(view.workers[i]) + DueIn(view, i, usual);
       if (view.now >= due) continue;
       verdict->look_again = std::min(verdict->look_again, due);
@@ -448,7 +418,6 @@ class Flexrr final : public WorkRule {
   const FlexrrOptions options_;
   const std::unique_ptr<WorkRule> shares_;
   ExclusionRule* const exclusion_;
-  const std::vector<bool>* excluded_ = nullptr;  // of this look
   RoundId round_{~0ull};
   Time started_;
   std::uint32_t finished_ = 0;
@@ -460,14 +429,15 @@ class Flexrr final : public WorkRule {
   std::vector<std::uint32_t> next_hand_over_;  // by slot; 0: no straggler so far
   std::vector<Promise> promises_;              // of givers that have not answered
   std::vector<Received> received_;             // by slot
-  std::vector<WorkerEstimate> estimates_;      // parallel to the view's workers
-  Helpers helpers_;
+  struct MoveAt {
+    std::size_t to = 0;  // in the view
+    double cost = 0;     // in usual units
+  };
+  Standings standings_;
   std::vector<Late> late_;
-  std::vector<double> move_costs_;    // of this look's moves, in usual units
-  std::optional<Duration> delivery_;  // as Delivery says, once asked for
-  Duration usual_delivery_{};         // of earlier rounds
+  std::vector<MoveAt> moves_at_;  // of this look's moves
+  Duration usual_delivery_{};     // of earlier rounds
   bool knows_delivery_ = false;
-  bool any_movable_ = false;
 };
 
 }  // namespace

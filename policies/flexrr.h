@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "policies/helpers.h"
 #include "policies/policy.h"
+#include "policies/standings.h"
 
 namespace lockstep::policies {
 
@@ -23,19 +23,23 @@ struct FlexrrOptions {
   std::uint32_t group_size = 0;  // workers that help each other; 0: all
 };
 
-// Knows that a round will do without some of its workers.
+// Knows that a round will do without some of its workers: they give nothing to others and are not
+// fenced.
 class ExclusionRule {
  public:
   virtual ~ExclusionRule() = default;
-  // Parallel to the view's workers: true for each that gives nothing to others and is not fenced.
+  // It wants to decide anew at this look, which costs a pass.
+  virtual bool IsDue(const RoundView& view) = 0;
   // `delivery`: what a part usually takes from its sealing to all owners.
-  virtual const std::vector<bool>& Look(const RoundView& view,
-                                        const std::vector<WorkerEstimate>& estimates,
-                                        Duration delivery) = 0;
+  virtual void Decide(const RoundView& view, const std::vector<WorkerEstimate>& estimates,
+                      Duration delivery) = 0;
+  // By its last decision.
+  virtual bool IsOut(WorkerId worker) const = 0;
+  virtual bool AnyOut() const = 0;
 };
 
 // Shares are those of `shares`, a work rule that moves nothing (equal ones: MakeWorkNone()).
-// `exclusion`, if there is one, is asked at each look and has to stay.
+// `exclusion`, if there is one, has to stay.
 std::unique_ptr<WorkRule> MakeFlexrr(const FlexrrOptions& options, std::unique_ptr<WorkRule> shares,
                                      ExclusionRule* exclusion = nullptr);
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/time.h"
-#include "policies/helpers.h"
 #include "policies/policy.h"
+#include "policies/standings.h"
 
 namespace lockstep::policies {
 

@@ -34,17 +34,20 @@ Duration QueueTime(const WorkerView& worker, std::uint32_t units, Duration unit_
   return computed + FromSeconds(Seconds(unit_time) * RunCostOf(worker) * runs);
 }
 
+ProgressLine::ProgressLine(const WorkerView& worker, Duration unit_time)
+    : computed(Computed(worker)), since(worker.progressed_at) {
+  if (computed) return;
+  done = CostOf(worker, 0, worker.units_done);
+  all = CostOf(worker, 0, worker.units_given);
+  if (unit_time == Duration{}) return;
+  const std::uint32_t begun = worker.units_done + InHand(worker);
+  in_hand = CostOf(worker, worker.units_done, begun);
+  most = in_hand - std::min(0.1, 0.1 * in_hand);
+  run_seconds = Seconds(RunTime(worker, worker.units_done, begun, unit_time));
+}
+
 double Progressed(const WorkerView& worker, Time now, Duration unit_time) {
-  if (Computed(worker)) return 1;
-  double done = CostOf(worker, 0, worker.units_done);
-  if (unit_time > Duration{}) {
-    const std::uint32_t begun = worker.units_done + InHand(worker);
-    const double in_hand = CostOf(worker, worker.units_done, begun);
-    const double part = Seconds(now - worker.progressed_at) /
-                        Seconds(RunTime(worker, worker.units_done, begun, unit_time));
-    done += std::min(part * in_hand, in_hand - std::min(0.1, 0.1 * in_hand));
-  }
-  return done / CostOf(worker, 0, worker.units_given);
+  return ProgressLine(worker, unit_time).At(now);
 }
 
 Duration MedianUnitTime(const RoundView& view) {

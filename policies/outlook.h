@@ -53,7 +53,25 @@ inline Duration UnitTimeOf(const WorkerView& worker, Duration otherwise) {
   return worker.unit_time_mean > Duration{} ? worker.unit_time_mean : otherwise;
 }
 
-// The done share of the units it holds, 0 to 1; the run under way counts by its time.
+// The done share of the units that a worker holds, 0 to 1, as it grows with the time until the next
+// report; the run under way counts by its time.
+struct ProgressLine {
+  ProgressLine() = default;
+  ProgressLine(const WorkerView& worker, Duration unit_time);
+  double At(Time now) const {
+    if (computed) return 1;
+    const double part = Seconds(now - since) / run_seconds;
+    return (done + std::min(part * in_hand, most)) / all;
+  }
+
+  bool computed = false;
+  Time since;
+  double done = 0;  // costs, in usual units
+  double in_hand = 0;
+  double most = 0;  // of those in hand
+  double run_seconds = 1;
+  double all = 1;
+};
 double Progressed(const WorkerView& worker, Time now, Duration unit_time);
 
 // The median of UnitTimeOf over the workers of which something is known; zero when of none.

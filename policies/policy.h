@@ -71,6 +71,14 @@ struct WorkerView {
   std::optional<double> run_cost;
 };
 
+// Which workers of a round's view have changed, so that a rule can keep what it made of the others
+// at its last look.
+struct ViewChanges {
+  // Another number: another list. All workers may have changed, and their places.
+  std::uint64_t list = 0;
+  std::vector<std::uint32_t> places;  // in RoundView::workers, one for each change, in their order
+};
+
 struct RoundView {
   RoundId round;
   Epoch epoch;
@@ -98,6 +106,8 @@ struct RoundView {
       workers;  // members that had units at the start or were given some, by ascending worker id
   // In an exact round: other live members that could be given units of it at once.
   std::uint32_t idle = 0;
+  // Null: all workers may have changed since any other view.
+  const ViewChanges* changes = nullptr;
 };
 
 struct PartChoice {

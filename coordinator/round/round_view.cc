@@ -81,6 +81,7 @@ Hypothetical::Hypothetical(const policies::RoundView& now, std::span<const Worke
     if (worker.units_given > 0 && worker.finished_at) ++view.finished;
   }
   view.workers = workers;
+  view.changes = nullptr;
 }
 
 }  // namespace lockstep::coordinator

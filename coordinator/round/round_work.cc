@@ -12,6 +12,12 @@
 #include "policies/outlook.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// So many times as many changes as workers are listed; then another list begins.
+constexpr std::size_t kMostChanges = 16;
+
+}  // namespace
 
 // The units are those of the plan; who has which is the plan's assignment. Views are made with the
 // shares, so that a policy may be asked about a round of which nothing has been heard.
@@ -49,6 +55,7 @@ RoundWork::RoundWork(Plan plan, bool exact, const std::vector<float>& costs, con
   // A rule that counts on a number of workers counts on those that the plan gave units.
   planned_workers_ = with_units_;
   CountReceiptsAnew(members, now);
+  NoteAllChange();
 }
 
 // Parts that were sealed in the previous round have to be delivered again: this round has other
@@ -129,7 +136,20 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   } else {
     Reindex();
   }
+  NoteAllChange();
   return static_cast<std::size_t>(at);
+}
+
+// No other plan of the round has its attempt, so its lists have numbers of their own.
+void RoundWork::NoteAllChange() {
+  constexpr std::uint64_t kLists = std::uint64_t{1} << 32;
+  changes_.list = kLists * plan_.attempt.value + (changes_.list + 1) % kLists;
+  changes_.places.clear();
+}
+
+void RoundWork::NoteChange(WorkerId worker) {
+  if (changes_.places.size() >= kMostChanges * views_.size()) return NoteAllChange();
+  changes_.places.push_back(static_cast<std::uint32_t>(index_[worker.value]));
 }
 
 // After one has come before others, or gone.
@@ -334,6 +354,7 @@ Status RoundWork::OnProgress(const MemberId& from, const msg::Progress& progress
       std::clamp(progress.units_taken, view.units_taken, std::max(given, view.units_taken));
   LOCKSTEP_CHECK(view.units_done <= view.units_taken, "worker {} has done {} units and begun {}",
                  from.worker, view.units_done, view.units_taken);
+  NoteChange(from.worker);
   return {};
 }
 
@@ -444,6 +465,7 @@ Result<RoundWork::GivenBack> RoundWork::OnRevoked(const MemberId& from,
     policies::WorkerView& view = WorkerViewAt(*share);
     if (revoked.from > share->revoke->from) {
       view.units_taken = std::max(view.units_taken, revoked.from);
+      NoteChange(from.worker);
     }
   } else {
     const auto refused = share->PositionsOf(revoked.order);
@@ -542,6 +564,7 @@ void RoundWork::Remove(WorkerId worker) {
   shares_.erase(shares_.begin() + at);
   views_.erase(views_.begin() + at);
   Reindex();
+  NoteAllChange();
 }
 
 // Its share stays, empty, so that its late parts and its answer are known for what they are.
@@ -617,13 +640,16 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
   moved_.clear();
   started_ = now;
   SetOwners(std::move(owners), table, now);
+  NoteAllChange();
 }
 
 // --- the round as policies see it
 
 void RoundWork::SyncHistory(const Member& member) {
   const std::int64_t at = index_[member.id.worker.value];
-  if (at >= 0) CopyHistory(member, &views_[static_cast<std::size_t>(at)]);
+  if (at < 0) return;
+  CopyHistory(member, &views_[static_cast<std::size_t>(at)]);
+  NoteChange(member.id.worker);
 }
 
 void RoundWork::NoteAbsence(const Member& member, Time now) {
@@ -637,6 +663,7 @@ void RoundWork::NoteAbsence(const Member& member, Time now) {
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     if (shares_[i].away || shares_[i].member == member.id) views_[i].progressed_at = now;
   }
+  NoteAllChange();
   RenewView(share, now);
 }
 
@@ -644,7 +671,9 @@ void RoundWork::NoteApplied(const Member& member, Time now) {
   const std::int64_t at = index_[member.id.worker.value];
   if (at < 0) return;
   policies::WorkerView& view = views_[static_cast<std::size_t>(at)];
-  if (view.member == member.id) NoteLevel(member, plan_.round, plan_.relaxed, now, &view);
+  if (view.member != member.id) return;
+  NoteLevel(member, plan_.round, plan_.relaxed, now, &view);
+  NoteChange(member.id.worker);
 }
 
 // A new owner map can also take a delivery back: an owner that came new lacks the part.
@@ -689,6 +718,7 @@ void RoundWork::RenewView(const WorkerShare& share, Time now) {
     ++with_units_;
     finished_ += view.finished_at ? 1 : 0;
   }
+  NoteChange(share.member.worker);
 }
 
 // Costs O(1): the views are kept up to date by each change.
@@ -710,6 +740,7 @@ policies::RoundView RoundWork::View(Time now, std::uint32_t configured_workers) 
   view.samples_planned = units_.samples();
   view.samples_wanted = SamplesWanted();
   view.workers = views_;
+  view.changes = &changes_;
   return view;
 }
 

@@ -145,6 +145,7 @@ class RoundWork {
   double CostOf(UnitIndex unit) const { return units_.CostOf(unit); }
   std::size_t slots() const { return index_.size(); }
   const std::vector<policies::WorkerView>& workers() const { return views_; }
+  const policies::ViewChanges& changes() const { return changes_; }  // of workers()
   const std::vector<WorkerShare>& shares() const { return shares_; }
   // Parts that are not finite: the round does without them, and nobody computes them again.
   struct Skipped {
@@ -172,6 +173,9 @@ class RoundWork {
   void UpdateDelivered(WorkerShare* share, Time now);
   Status CheckMetrics(const msg::Sealed& sealed) const;
   std::vector<Metric> KeepMetrics(const std::vector<Metric>& metrics);
+  // Its view is another one; and all are, or stand in other places.
+  void NoteChange(WorkerId worker);
+  void NoteAllChange();
   // Renews its view and the running counts after a change of the share.
   void RenewView(const WorkerShare& share, Time now);
   void Reindex();
@@ -191,6 +195,7 @@ class RoundWork {
   std::vector<WorkerShare> shares_;          // parallel to views_
   std::vector<policies::WorkerView> views_;  // ascending
   std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
+  policies::ViewChanges changes_;            // of views_
   // The times of questions and who was asked, ascending. The first one waits for its answer; of the
   // others some may not, or may have been given more time.
   std::deque<std::pair<Time, WorkerId>> asked_;

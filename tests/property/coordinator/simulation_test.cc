@@ -14,6 +14,7 @@
 #include "coordinator/checkpoint/checkpoint_manifest.h"
 #include "tests/property/coordinator/arrivals.h"
 #include "tests/property/coordinator/stirring_rule.h"
+#include "tests/property/coordinator/twice.h"
 #include "tests/property/random_policy.h"
 #include "tools/simulate/real_numbers.h"
 #include "tools/simulate/recording.h"
@@ -41,6 +42,7 @@ struct Total {
 struct Scenario {
   std::uint32_t workers = 4;
   PolicySection policy;
+  policies::PluginMaker plugin = MakeStirring;
   std::uint32_t min_workers = 1;
   std::uint32_t epochs = 3;
   std::uint64_t rounds = 0;
@@ -67,7 +69,7 @@ StartParameters Parameters(const Scenario& scenario) {
   // Records go on without a step back: no coordinator takes over. The fault seeds have that.
   start.config.job.coordinator_timeout_s = 0;
   start.config.checkpoint.every_epochs = 1;
-  start.plugin = MakeStirring;
+  start.plugin = scenario.plugin;
   start.job_id = "job";
   start.config.exchange.mapping = scenario.mapped ? "auto" : "off";
   if (scenario.resume) start.resume = scenario.resume->state;
@@ -342,6 +344,26 @@ TEST(Simulation, JobsFinishWhileUnitsMove) {
   if (OneSeedOnly()) return;
   EXPECT_GT(without.assigned + with.assigned, 1000u / kShare);
   EXPECT_GT(without.refused + with.refused, 100u / kShare);
+}
+
+TEST(Simulation, WhatRulesKeepFromLookToLookIsWhatTheyWouldMakeAnew) {
+  const auto twice = [](Scenario* s) {
+    PolicySection& section = Twice::Next();
+    section = s->policy;
+    section.name = s->workers % 3 == 0 ? "auto" : s->workers % 2 == 0 ? "flexrr" : "backup+flexrr";
+    section.backup_workers = PolicySection::kAuto;
+    s->policy.name = "plugin";
+    s->plugin = MakeTwice;
+    s->workers += 3;
+    s->global_batch += 40;
+    s->slow.insert(1);
+  };
+  RunSeeds(100, twice);
+  RunSeeds(150, [&](Scenario* s) {
+    twice(s);
+    AddFaults(s, "crashes stops coordinator", 8);
+    s->epochs += 4;
+  });
 }
 
 TEST(Simulation, AnInterruptedJobIsResumed) {
