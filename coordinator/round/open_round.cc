@@ -341,6 +341,7 @@ void OpenRound::AvoidBrokenEdges(std::span<const std::uint32_t> broken, const st
 void OpenRound::CheckInvariants() const {
   work_.CheckInvariants();
   receipts_.CheckInvariants();
+  moves_.CheckInvariants();
   LOCKSTEP_CHECK(!work_.owners().owners.empty(), "round {}: nobody owns anything", round());
   for (const WorkerShare& share : work_.shares()) {
     const Member* member = job_->members.Find(share.member);

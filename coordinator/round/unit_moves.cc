@@ -21,6 +21,9 @@ namespace {
 // are away.
 constexpr Duration kAwayPatience = std::chrono::milliseconds(250);
 
+// More units than so many are spread by a heap, which costs a pass.
+constexpr std::size_t kFewUnits = 8;
+
 }  // namespace
 
 // Carries out what is possible of a work rule's proposal. A move from or to a member that is
@@ -230,6 +233,7 @@ void UnitMoves::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
 // begins again: the first of these that ends the wait (I6).
 bool UnitMoves::Place(const policies::RoundView& view) {
   bool without = view.with_units > 0 && job_->policy().closing->CanDoWithout(view);
+  if (!without && SpreadFew()) return true;
   std::vector<Member*> level;
   std::vector<Member*> able;
   std::vector<Member*> fenced;  // for want of others
@@ -318,6 +322,55 @@ void UnitMoves::Spread(const std::vector<Member*>& takers) {
   for (const auto& [taker, units] : given) GiveTo(*takers[taker], units);
 }
 
+// Of a live member with a share the view says whether it can take units and is level (CanTake).
+void UnitMoves::RenewTakers() {
+  const std::vector<policies::WorkerView>& workers = work_->workers();
+  const policies::ViewChanges& changes = work_->changes();
+  const auto renew = [&](std::size_t place) {
+    const policies::WorkerView& worker = workers[place];
+    Duration& done_in = takers_.done_in[place];
+    takers_.unknown -= done_in == Duration{} ? 1 : 0;
+    done_in = kNone;
+    if (!worker.takes_units || !worker.level) return;
+    const Duration unit_time = job_->members.at(worker.member.worker).unit_times.mean;
+    done_in = unit_time * (worker.units_given - worker.units_done + 1);
+    takers_.unknown += done_in == Duration{} ? 1 : 0;
+  };
+  if (takers_.list != changes.list || takers_.done_in.size() != workers.size()) {
+    takers_ = {changes.list, changes.places.size(), {}, 0};
+    takers_.done_in.assign(workers.size(), kNone);
+    for (std::size_t place = 0; place < workers.size(); ++place) renew(place);
+  }
+  for (; takers_.read < changes.places.size(); ++takers_.read) {
+    renew(changes.places[takers_.read]);
+  }
+}
+
+bool UnitMoves::SpreadFew() {
+  const std::vector<policies::WorkerView>& workers = work_->workers();
+  if (work_->unassigned().size() > kFewUnits || !gone_unfinished_.empty() ||
+      !job_->leaving().empty() || !job_->behind().empty() ||
+      job_->members.CountLive() != workers.size()) {
+    return false;
+  }
+  RenewTakers();
+  if (takers_.unknown > 0) return false;
+  std::vector<Duration>& done_in = takers_.done_in;
+  if (std::ranges::all_of(done_in, [](Duration time) { return time == kNone; })) return false;
+  std::map<std::size_t, std::vector<UnassignedUnit>> given;  // by place
+  for (const UnassignedUnit& unit : work_->TakeUnassigned()) {
+    const auto first = std::ranges::min_element(done_in);
+    const auto place = static_cast<std::size_t>(first - done_in.begin());
+    given[place].push_back(unit);
+    // It holds until the units are given below, which renews the view.
+    *first += job_->members.at(workers[place].member.worker).unit_times.mean;
+  }
+  for (const auto& [place, units] : given) {
+    GiveTo(job_->members.at(workers[place].member.worker), units);
+  }
+  return true;
+}
+
 // An exact round cannot do without who is stuck, so its rule is to know of all who could take over.
 // It may have fewer units than there are members.
 std::uint32_t UnitMoves::Idle(std::uint32_t with_units) const {
@@ -333,6 +386,26 @@ std::uint32_t UnitMoves::Idle(std::uint32_t with_units) const {
 void UnitMoves::NoteGone(WorkerId worker) {
   if (std::ranges::find(gone_unfinished_, worker) == gone_unfinished_.end()) {
     gone_unfinished_.push_back(worker);
+  }
+}
+
+void UnitMoves::CheckInvariants() const {
+  const policies::ViewChanges& changes = work_->changes();
+  if (takers_.list != changes.list) return;
+  std::vector<bool> changed(takers_.done_in.size());
+  for (std::size_t i = takers_.read; i < changes.places.size(); ++i) {
+    changed[changes.places[i]] = true;
+  }
+  for (std::size_t place = 0; place < changed.size(); ++place) {
+    if (changed[place]) continue;
+    const policies::WorkerView& worker = work_->workers()[place];
+    const Member& member = job_->members.at(worker.member.worker);
+    const bool takes = CanTake(member) && member.next >= work_->round();
+    const Duration done_in =
+        takes ? member.unit_times.mean * (worker.units_given - worker.units_done + 1) : kNone;
+    LOCKSTEP_CHECK(takers_.done_in[place] == done_in,
+                   "worker {} is kept as done in {} ns with one unit more, not {}",
+                   worker.member.worker, takers_.done_in[place].count(), done_in.count());
   }
 }
 

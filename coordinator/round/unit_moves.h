@@ -6,7 +6,9 @@
 // without it (I6).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,8 @@ class UnitMoves {
   // The number of workers without units that could take over, where so many have some.
   std::uint32_t Idle(std::uint32_t with_units) const;
   Time NextDeadline() const;
+  // Compares takers_ with the members.
+  void CheckInvariants() const;
 
  private:
   bool OthersRemain(WorkerId worker) const;
@@ -51,11 +55,26 @@ class UnitMoves {
   Time FenceAnswersUntil() const { return fenced_at_ + job_->bounds.Answer(); }
   void GiveTo(Member& taker, const std::vector<UnassignedUnit>& units);
   void Spread(const std::vector<Member*>& takers);
+  // The same among all level members, without a pass over the members. False: nothing was done, as
+  // there are members to be asked that have no part in the round, or none of these, or more than a
+  // few units.
+  bool SpreadFew();
+  void RenewTakers();
 
   Job* job_;
   RoundWork* work_;
   Time fenced_at_;                         // a worker last
   std::vector<WorkerId> gone_unfinished_;  // were out with units that they had not finished
+  // When the workers of the round would be done with one unit more, by their place in its view.
+  // Known are the first `read` changes of this list of the view's.
+  struct Takers {
+    std::optional<std::uint64_t> list;
+    std::size_t read = 0;
+    std::vector<Duration> done_in;  // kNone: it can take none, or is not level
+    std::size_t unknown = 0;        // that could take some, with unit times that nothing tells
+  };
+  static constexpr Duration kNone = Duration::max();
+  Takers takers_;
 };
 
 }  // namespace lockstep::coordinator
