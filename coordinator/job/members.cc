@@ -133,10 +133,8 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   const auto is_free = [](const Member& m) { return m.state == MemberState::kLost; };
   Member* slot = nullptr;
   if (wanted && wanted->value < slots() && is_free(at(*wanted))) slot = &at(*wanted);
-  for (Member& member : members_) {
-    if (slot != nullptr) break;
-    if (is_free(member) && last_incarnation_[member.id.worker.value].value == 0) slot = &member;
-  }
+  while (fresh_from_ < slots() && last_incarnation_[fresh_from_].value > 0) ++fresh_from_;
+  if (slot == nullptr && fresh_from_ < slots()) slot = &members_[fresh_from_];
   for (Member& member : members_) {
     if (slot != nullptr) break;
     if (is_free(member)) slot = &member;
@@ -163,7 +161,7 @@ Member* Members::TakeSlot(std::optional<WorkerId> wanted, ConnectionId connectio
   *slot = std::move(fresh);
   SetState(*slot, MemberState::kJoining, now);
   by_connection_[connection] = worker;
-  ForgetPeers(worker);
+  if (incarnation.value > 1) ForgetPeers(worker);
   return slot;
 }
 
@@ -238,21 +236,24 @@ void Members::NoteUsualRunCost() {
 
 void Members::SetPath(WorkerId from, const PeerPath& path) {
   const WorkerId to = path.peer.worker;
-  mapped_.Set(from.value, to.value, path.reached && path.mapped);
-  const bool both = mapped_.Test(from.value, to.value) && mapped_.Test(to.value, from.value);
-  mutual_.Set(from.value, to.value, both);
-  mutual_.Set(to.value, from.value, both);
-  if (path.reached) paths_[from.value][to.value] = {path.path, path.gb_per_second};
+  const bool mapped = path.reached && path.mapped;
+  if (mapped || mapped_.Test(from.value, to.value)) {
+    mapped_.Set(from.value, to.value, mapped);
+    const bool both = mapped && mapped_.Test(to.value, from.value);
+    mutual_.Set(from.value, to.value, both);
+    mutual_.Set(to.value, from.value, both);
+  }
+  if (path.reached) paths_.Set(from, to, path.path, path.gb_per_second);
 }
 
 std::vector<PathRecord> Members::Paths() const {
+  if (slots() > kSummaryUpTo) return MeasuredPaths();
   std::vector<PathRecord> records;
   for (std::uint32_t from = 0; from < slots(); ++from) {
     for (std::uint32_t to = 0; to < slots(); ++to) {
-      const auto path = paths_[from].find(to);
-      if (path == paths_[from].end()) continue;
-      records.push_back(
-          {WorkerId(from), WorkerId(to), path->second.words, path->second.gb_per_second});
+      const auto path = paths_.Find(WorkerId(from), WorkerId(to));
+      if (path)
+        records.push_back({WorkerId(from), WorkerId(to), *path->words, path->gb_per_second});
     }
   }
   return records;
@@ -261,31 +262,25 @@ std::vector<PathRecord> Members::Paths() const {
 std::vector<PathRecord> Members::MeasuredPaths() const {
   std::vector<PathRecord> records;
   for (const Member& member : members_) {
-    if (!member.connected()) continue;
     const WorkerId from = member.id.worker;
-    const auto& paths = paths_[from.value];
-    std::vector<std::pair<double, std::uint32_t>> measured;  // GB/s, and who is read from
-    for (const auto& [to, path] : paths) {
-      if (path.gb_per_second > 0 && at(WorkerId(to)).connected())
-        measured.emplace_back(path.gb_per_second, to);
+    if (!member.connected() || !paths_.Has(from)) continue;
+    std::optional<PathRecord> slowest;
+    for (std::uint32_t to = 0; to < slots(); ++to) {
+      const auto path = paths_.Find(from, WorkerId(to));
+      if (!path || path->gb_per_second <= 0 || !at(WorkerId(to)).connected()) continue;
+      const PathRecord record{from, WorkerId(to), *path->words, path->gb_per_second};
+      if (slots() <= kAllPathsUpTo) {
+        records.push_back(record);
+      } else if (!slowest || record.gb_per_second < slowest->gb_per_second) {
+        slowest = record;
+      }
     }
-    if (slots() > kAllPathsUpTo && !measured.empty())
-      measured = {*std::ranges::min_element(measured)};
-    std::ranges::sort(measured, {}, &std::pair<double, std::uint32_t>::second);
-    for (const auto& [rate, to] : measured)
-      records.push_back({from, WorkerId(to), paths.at(to).words, rate});
+    if (slowest) records.push_back(*std::move(slowest));
   }
   return records;
 }
 
-double Members::SlowestPath() const {
-  double slowest = 0;
-  for (const PathRecord& path : Paths()) {
-    if (path.gb_per_second <= 0) continue;
-    if (slowest == 0 || path.gb_per_second * 1e9 < slowest) slowest = path.gb_per_second * 1e9;
-  }
-  return slowest;
-}
+double Members::SlowestPath() const { return paths_.Slowest() * 1e9; }
 
 std::vector<WorkerId> Members::Slow() const {
   std::vector<Duration> times;
@@ -407,13 +402,12 @@ void Members::LookForBroken() {
 }
 
 void Members::ForgetPeers(WorkerId worker) {
-  paths_[worker.value].clear();
+  paths_.Forget(worker);
   for (std::uint32_t other = 0; other < slots(); ++other) {
     for (BitMatrix* matrix : {&mapped_, &mutual_}) {
       matrix->Set(worker.value, other, false);
       matrix->Set(other, worker.value, false);
     }
-    paths_[other].erase(worker.value);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "base/slowdown_spec.h"
 #include "base/time.h"
 #include "coordinator/job/bit_matrix.h"
+#include "coordinator/job/path_table.h"
 #include "coordinator/job/records.h"
 #include "coordinator/job/step_io.h"
 
@@ -257,11 +258,16 @@ class Members {
   // Each of the two has mapped the other's arena.
   bool Mapped(WorkerId a, WorkerId b) const { return mutual_.Test(a.value, b.value); }
   const BitMatrix& mapped() const { return mutual_; }
+  // All of them, for the summary. In a job of more than kSummaryUpTo workers only the slowest
+  // measured one of each: four thousand have sixteen million.
+  static constexpr std::uint32_t kSummaryUpTo = 1024;
   std::vector<PathRecord> Paths() const;
   // The measured paths between present members, for people who watch. In a job of more than
   // kAllPathsUpTo workers only the slowest of each: a thousand paths and not a million.
   static constexpr std::uint32_t kAllPathsUpTo = 32;
   std::vector<PathRecord> MeasuredPaths() const;
+  // There are paths, and all are mapped memory.
+  bool AllMapped() const { return paths_.AllMapped(); }
   double SlowestPath() const;  // bytes a second; 0: none was measured
   // Returns live workers whose recent mean unit time is at least kMuchSlower times the median;
   // ascending. Of two in the middle the quicker one is the median.
@@ -303,11 +309,8 @@ class Members {
   BitMatrix broken_;   // symmetric; of members that are there
   BitMatrix mending_;  // the same; of broken edges
   bool any_broken_ = false;
-  struct Path {
-    std::string words;
-    double gb_per_second = 0;
-  };
-  std::vector<std::unordered_map<std::uint32_t, Path>> paths_;  // [from][to]
+  PathTable paths_;
+  std::uint32_t fresh_from_ = 0;  // all slots below have been held
 };
 
 }  // namespace lockstep::coordinator

@@ -129,6 +129,22 @@ struct Send {
   std::shared_ptr<const msg::ToWorker> message;
 };
 
+// msg::Form to each of many. All of these name all participants, so they are made one at a time: of
+// four thousand workers they would take gigabytes together.
+struct SendForms {
+  std::vector<ConnectionId> to;
+  std::shared_ptr<const msg::Form> all;  // connect_to: the participants, as `to`
+  // The message to the i-th: the lower id connects to the higher.
+  Send To(std::size_t i) const {
+    const auto self = all->connect_to.begin() + static_cast<std::ptrdiff_t>(i);
+    return {{to[i]},
+            std::make_shared<const msg::ToWorker>(msg::Form{all->formation,
+                                                            all->transport,
+                                                            {self + 1, all->connect_to.end()},
+                                                            {all->connect_to.begin(), self}})};
+  }
+};
+
 // The connection closes after all that was sent to it has been written. There is no Disconnected
 // for it, and events of it that are under way are ignored.
 struct Close {
@@ -212,9 +228,9 @@ struct JobFinished {
   JobResult result;
 };
 
-using Action = std::variant<Send, Close, SetTimer, LogLine, Journal, CutRecords, RoundClosed,
-                            EvaluationDone, StreamState, CheckpointPiece, SaveCheckpoint,
-                            DropCheckpoint, Answer, Abandon, JobFinished>;
+using Action = std::variant<Send, SendForms, Close, SetTimer, LogLine, Journal, CutRecords,
+                            RoundClosed, EvaluationDone, StreamState, CheckpointPiece,
+                            SaveCheckpoint, DropCheckpoint, Answer, Abandon, JobFinished>;
 using Actions = std::vector<Action>;
 
 }  // namespace lockstep::coordinator

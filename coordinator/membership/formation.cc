@@ -194,23 +194,50 @@ void Formation::Form() {
   formation_ = job_->NextFormation();
   deadline_ = job_->now() + 3 * job_->timeout;
   std::fill(answered_.begin(), answered_.end(), false);
+  silent_ = 0;
   reached_.Clear();
   unreached_.clear();
   job_->transport.Write() = transports_.front();
   const bool mapping = job_->start.config.exchange.mapping == "auto";
-  std::vector<PeerInfo> peers;
+  msg::Form all{formation_, job_->transport(), {}, {}};
+  std::vector<ConnectionId> connections;
   for (const Member* member : participants) {
     // Every connection is looked at anew.
     job_->members.MendEdges(member->id.worker);
-    peers.push_back(PeerInfoOf(*member, job_->transport(), mapping));
+    all.connect_to.push_back(PeerInfoOf(*member, job_->transport(), mapping));
+    connections.push_back(member->connection);
   }
-  // The lower id connects to the higher.
-  for (std::size_t i = 0; i < participants.size(); ++i) {
-    const auto self = peers.begin() + static_cast<std::ptrdiff_t>(i);
-    job_->Send(
-        *participants[i],
-        msg::Form{formation_, job_->transport(), {self + 1, peers.end()}, {peers.begin(), self}});
+  job_->Emit(SendForms{std::move(connections), std::make_shared<const msg::Form>(std::move(all))});
+}
+
+// Words of the matrix hold 64 workers each, so this costs less than asking pair by pair.
+bool Formation::AllReachAll(const std::vector<Member*>& participants) const {
+  std::vector<std::uint64_t> wanted(reached_.words());
+  for (const Member* member : participants) {
+    const std::uint32_t worker = member->id.worker.value;
+    wanted[worker / 64] |= std::uint64_t{1} << (worker % 64);
   }
+  return std::ranges::all_of(participants, [&](const Member* member) {
+    const std::uint32_t worker = member->id.worker.value;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      std::uint64_t lacking = wanted[i] & ~reached_.Word(worker, i);
+      if (i == worker / 64) lacking &= ~(std::uint64_t{1} << (worker % 64));
+      if (lacking != 0) return false;
+    }
+    return true;
+  });
+}
+
+// Looks for another one only when the last one that was found has answered.
+bool Formation::AnySilent() {
+  const auto all = job_->members.all();
+  for (; silent_ < all.size(); ++silent_) {
+    const Member& member = all[silent_];
+    if (member.connected() && member.state == MemberState::kForming && !answered_[silent_]) {
+      return true;
+    }
+  }
+  return false;
 }
 
 Status Formation::OnReached(Member& from, const msg::Reached& message) {
@@ -228,6 +255,7 @@ Status Formation::OnReached(Member& from, const msg::Reached& message) {
 }
 
 bool Formation::ConcludeTry() {
+  if (unreached_.empty() && job_->now() < deadline_ && AnySilent()) return false;
   const std::vector<Member*> participants = Participants();
   std::vector<Member*> silent;
   for (Member* member : participants) {
@@ -252,6 +280,7 @@ bool Formation::ConcludeTry() {
     }
     return false;
   }
+  if (AllReachAll(participants)) return true;
   std::vector<std::uint32_t> missed(job_->members.slots());
   const Member* first = nullptr;
   for (const Member* a : participants) {
@@ -273,6 +302,7 @@ bool Formation::ConcludeTry() {
 std::vector<Formation::Broken> Formation::BrokenPairs() const {
   std::vector<Broken> pairs;
   const std::vector<Member*> participants = Participants();
+  if (AllReachAll(participants)) return pairs;
   for (const Member* a : participants) {
     for (const Member* b : participants) {
       if (!(a->id < b->id) || ReachEachOther(*a, *b)) continue;

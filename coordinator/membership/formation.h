@@ -55,6 +55,8 @@ class Formation {
   // The number of participants that must be left when some of so many are left out.
   std::size_t LeastOf(std::size_t participants) const;
   bool ReachEachOther(const Member& a, const Member& b) const;  // both have said so
+  bool AllReachAll(const std::vector<Member*>& participants) const;
+  bool AnySilent();
   void LeaveOut(std::vector<Member*> participants, std::vector<std::uint32_t> missed);
   std::string Unreached(WorkerId worker) const;
   std::vector<Member*> Participants() const;
@@ -77,6 +79,7 @@ class Formation {
   std::uint32_t formation_ = 0;
   Time deadline_;
   std::vector<bool> answered_;  // by slot; each answers once
+  std::uint32_t silent_ = 0;    // the first slot whose participant may not have
   BitMatrix reached_;           // [from][to], as `from` says
   struct Missed {
     WorkerId peer;

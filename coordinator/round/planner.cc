@@ -505,16 +505,12 @@ ExchangeAlgorithm Planner::ChooseAlgorithm(std::size_t contributors) {
   return job_->members.AnyBroken() ? ExchangeAlgorithm::kDirect : chosen;
 }
 
-// Measured by the probes of the paths, and by the delay of messages to the coordinator. A pass over
-// all pairs, so only when there are others.
+// Measured by the probes of the paths, and by the delay of messages to the coordinator.
 const MeasuredLinks& Planner::Links(std::size_t members) {
   if (job_->start.config.exchange.algorithm != "auto" || links_of_ == members) return links_;
   links_of_ = members;
   links_.bytes_per_second = job_->members.SlowestPath();
-  const std::vector<PathRecord> paths = job_->members.Paths();
-  links_.all_mapped = !paths.empty() && std::ranges::all_of(paths, [](const PathRecord& path) {
-    return path.path.starts_with("mapped");
-  });
+  links_.all_mapped = job_->members.AllMapped();
   // The quickest one: answers of many workers wait for each other at the coordinator.
   Duration shortest = Duration::max();
   for (const Member& member : job_->members.all()) {

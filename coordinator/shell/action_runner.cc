@@ -91,6 +91,10 @@ lockstep::Result<std::string> ActionRunner::Ask(Event event) {
 void ActionRunner::CarryOut(Action& action, std::vector<Event>& follow) {
   if (auto* send = std::get_if<Send>(&action)) {
     for (ConnectionId to : send->to) ports_.send(to, send->message);
+  } else if (auto* forms = std::get_if<SendForms>(&action)) {
+    for (std::size_t i = 0; i < forms->to.size(); ++i) {
+      ports_.send(forms->to[i], forms->To(i).message);
+    }
   } else if (auto* close = std::get_if<Close>(&action)) {
     readers_.erase(close->connection);
     ports_.close(close->connection, close->reason);

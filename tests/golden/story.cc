@@ -88,6 +88,8 @@ void Story::Note(const Action& action) {
     } else {
       line(fmt::format("-> {}: {}", Receivers(send->to), Describe(*send->message)));
     }
+  } else if (const auto* forms = std::get_if<SendForms>(&action)) {
+    for (std::size_t i = 0; i < forms->to.size(); ++i) Note(forms->To(i));
   } else if (const auto* close = std::get_if<Close>(&action)) {
     line(fmt::format("close {}: {}", Receivers({close->connection}), close->reason));
     for (auto& [slot, worker] : state_) {

@@ -39,6 +39,20 @@ bool ModelledExchange::Witnesses(WorkerId a, WorkerId b) const {
   return low == 0 && high == last && last % 2 == 0 && last > 0;  // the worker without a neighbour
 }
 
+// With a list of its own for each worker, a job of ten thousand would hold a hundred million.
+std::shared_ptr<const std::vector<MemberId>> ModelledExchange::Forming(const msg::Form& form,
+                                                                       const MemberId& self) {
+  std::vector<MemberId> members;
+  members.reserve(form.expect.size() + 1 + form.connect_to.size());
+  for (const PeerInfo& peer : form.expect) members.push_back(peer.member);
+  members.push_back(self);
+  for (const PeerInfo& peer : form.connect_to) members.push_back(peer.member);
+  if (!forming_ || *forming_ != members) {
+    forming_ = std::make_shared<const std::vector<MemberId>>(std::move(members));
+  }
+  return forming_;
+}
+
 std::vector<WorkerId> ModelledExchange::WitnessesOf(WorkerId slot) const {
   std::vector<WorkerId> witnesses;
   const auto last = static_cast<std::uint32_t>(workers_.size() - 1);

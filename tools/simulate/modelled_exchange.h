@@ -73,6 +73,8 @@ class ModelledExchange {
   ModelledWorker* Find(WorkerId slot) const { return workers_[slot.value]; }
   ModelledWorker* Find(const MemberId& id) const;
 
+  // The members that form, ascending; the same list for all of them.
+  std::shared_ptr<const std::vector<MemberId>> Forming(const msg::Form& form, const MemberId& self);
   // The slots whose receipts stand for all.
   std::vector<WorkerId> WitnessesOf(WorkerId slot) const;
   bool Witnesses(WorkerId a, WorkerId b) const;
@@ -102,6 +104,7 @@ class ModelledExchange {
   ExchangeTimes TimesOf(ExchangeAlgorithm algorithm, std::uint32_t contributors);
 
   std::vector<ModelledWorker*> workers_;  // by slot
+  std::shared_ptr<const std::vector<MemberId>> forming_;
   std::vector<Time> out_free_;            // by machine
   double slowest_ = 0;                    // bandwidth
   Time owners_free_;                      // the incoming links of all owners, which get the same

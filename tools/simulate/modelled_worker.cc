@@ -76,18 +76,25 @@ void ModelledWorker::OnWelcome(const msg::Welcome& m) {
   host_->Send(ready);
 }
 
+// In the order of the message: first those that it connects to.
 void ModelledWorker::OnForm(const msg::Form& m) {
-  msg::Reached reached;
-  reached.formation = m.formation;
-  reached.peers.reserve(m.connect_to.size() + m.expect.size());
-  for (const auto* list : {&m.connect_to, &m.expect}) {
-    for (const PeerInfo& peer : *list) {
-      const bool mapped = !exchange_->Witnesses(self_.worker, peer.member.worker);
-      reached.peers.push_back(
-          {peer.member, true, "", mapped, "modelled", exchange_->options.measured_gb_per_second});
-    }
-  }
-  host_->Send(std::move(reached));
+  const auto own = static_cast<std::ptrdiff_t>(m.expect.size());
+  host_->SendMade([exchange = exchange_, self = self_, formation = m.formation, own,
+                   members = exchange_->Forming(m, self_)] {
+    msg::Reached reached;
+    reached.formation = formation;
+    reached.peers.reserve(members->size() - 1);
+    const auto add = [&](auto first, auto last) {
+      for (auto peer = first; peer != last; ++peer) {
+        const bool mapped = !exchange->Witnesses(self.worker, peer->worker);
+        reached.peers.push_back(
+            {*peer, true, "", mapped, "modelled", exchange->options.measured_gb_per_second});
+      }
+    };
+    add(members->begin() + own + 1, members->end());
+    add(members->begin(), members->begin() + own);
+    return msg::FromWorker(std::move(reached));
+  });
 }
 
 void ModelledWorker::OnStart(const msg::Start& m) {

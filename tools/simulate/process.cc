@@ -40,6 +40,16 @@ void Simulation::Process::Send(msg::FromWorker message) {
       });
 }
 
+void Simulation::Process::SendMade(std::function<msg::FromWorker()> make) {
+  out_at_ = std::max(out_at_, simulation_->OutArrival(machine_, random_));
+  simulation_->queue_.At(out_at_, [this, c = connection, make = std::move(make)]() mutable {
+    if (closed || c != connection) return;
+    simulation_->Arrive(Arrived{{}, [c, make = std::move(make)]() -> coordinator::Event {
+                                  return coordinator::Received{c, make()};
+                                }});
+  });
+}
+
 void Simulation::Process::At(Time time, Task task) {
   AtTrue(std::max(clock().When(time), true_now()), std::move(task));
 }
@@ -80,16 +90,6 @@ void Simulation::Process::GoOnAs(std::unique_ptr<WorkerModel> next) {
       at != simulation_->members_.end() && at->second == this) {
     simulation_->members_.erase(at);
   }
-}
-
-void Simulation::Process::Deliver(const std::shared_ptr<const msg::ToWorker>& message,
-                                  Time leaves) {
-  in_at_ = std::max(in_at_, simulation_->InArrival(machine_, leaves, random_));
-  simulation_->queue_.At(in_at_, [this, c = connection, message] {
-    Run([this, c, message] {
-      if (c == connection && c != reset_) model->OnMessage(*message);
-    });
-  });
 }
 
 Time Simulation::Process::LoseConnection(bool reset) {

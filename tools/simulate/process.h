@@ -2,6 +2,7 @@
 // be stopped, and later does what it missed; once it is dead it does nothing any more.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -28,6 +29,7 @@ class Simulation::Process final : public WorkerHost {
   void Start();
 
   void Send(msg::FromWorker message) override;
+  void SendMade(std::function<msg::FromWorker()> make) override;
   void At(Time time, Task task) override;
   void AtTrue(Time time, Task task) override;
   void AtPeer(const MemberId& peer, std::function<void(WorkerModel&)> action) override;
@@ -40,8 +42,16 @@ class Simulation::Process final : public WorkerHost {
   std::uint32_t machine() const override { return machine_; }
   std::optional<WorkerId> wanted() const override { return wanted_; }
 
-  // A message of the coordinator, which leaves it then.
-  void Deliver(const std::shared_ptr<const msg::ToWorker>& message, Time leaves);
+  // A message of the coordinator, which leaves it then; `make` is asked for it when it arrives.
+  template <class Make>
+  void Deliver(Make make, Time leaves) {
+    in_at_ = std::max(in_at_, simulation_->InArrival(machine_, leaves, random_));
+    simulation_->queue_.At(in_at_, [this, c = connection, make = std::move(make)] {
+      Run([this, c, make] {
+        if (c == connection && c != reset_) model->OnMessage(*make());
+      });
+    });
+  }
   // Returns when the process can learn it. Messages that are on their way to it are lost (`reset`),
   // or arrive before the end does.
   Time LoseConnection(bool reset);

@@ -249,13 +249,13 @@ ConnectionId Simulation::NewConnection(Process* process) {
 
 // --- the coordinator's thread: one message at a time, each at its cost
 
-void Simulation::Arrive(coordinator::Event event) {
+void Simulation::Arrive(Arrived arrived) {
   if (result_ || deaths_->down()) return;
   if (inbox_.empty() && now() >= busy_until_ && now() >= stopped_until_) {
-    Step(std::move(event));
+    Step(arrived.Take());
     return;
   }
-  inbox_.push_back(std::move(event));
+  inbox_.push_back(std::move(arrived));
   was_stopped_ = was_stopped_ || now() < stopped_until_;
   if (serving_) return;
   serving_ = true;
@@ -269,13 +269,13 @@ void Simulation::Serve() {
     if (was_stopped_) {
       was_stopped_ = false;
       // After a stop the sockets are read before the timer is looked at.
-      std::stable_partition(inbox_.begin(), inbox_.end(), [](const coordinator::Event& event) {
-        return !std::holds_alternative<coordinator::TimerFired>(event);
+      std::stable_partition(inbox_.begin(), inbox_.end(), [](const Arrived& arrived) {
+        return arrived.make || !std::holds_alternative<coordinator::TimerFired>(arrived.event);
       });
     }
-    coordinator::Event event = std::move(inbox_.front());
+    Arrived arrived = std::move(inbox_.front());
     inbox_.pop_front();
-    Step(std::move(event));
+    Step(arrived.Take());
   }
   if (inbox_.empty() || result_) return;
   serving_ = true;
@@ -309,14 +309,29 @@ void Simulation::Carry(const coordinator::Send& send) {
     busy_until_ += timing_.coordinator_cost;
     Process* process = Find(to);
     if (process != nullptr && process->connection == to) {
-      process->Deliver(send.message, busy_until_);
+      process->Deliver([message = send.message] { return message; }, busy_until_);
     }
+  }
+}
+
+void Simulation::Carry(const std::shared_ptr<const coordinator::SendForms>& forms) {
+  for (std::size_t i = 0; i < forms->to.size(); ++i) {
+    if (forms->to.size() <= kTellFormsUpTo) {
+      Carry(forms->To(i));
+      continue;
+    }
+    busy_until_ += timing_.coordinator_cost;
+    Process* process = Find(forms->to[i]);
+    if (process == nullptr || process->connection != forms->to[i]) continue;
+    process->Deliver([forms, i] { return forms->To(i).message; }, busy_until_);
   }
 }
 
 void Simulation::CarryOut(coordinator::Action& action) {
   if (auto* send = std::get_if<coordinator::Send>(&action)) {
     Carry(*send);
+  } else if (auto* forms = std::get_if<coordinator::SendForms>(&action)) {
+    Carry(std::make_shared<const coordinator::SendForms>(std::move(*forms)));
   } else if (auto* close = std::get_if<coordinator::Close>(&action)) {
     if (hooks.on_close) hooks.on_close(*close);
     Process* process = Find(close->connection);

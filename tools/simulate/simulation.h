@@ -40,6 +40,8 @@ class WorkerHost {
  public:
   virtual ~WorkerHost() = default;
   virtual void Send(msg::FromWorker message) = 0;
+  // A large message, which is made when it is read: many of them under way take no memory.
+  virtual void SendMade(std::function<msg::FromWorker()> make) { Send(make()); }
   // It runs later when the process is stopped then, and never when it is dead.
   virtual void At(Time time, Task task) = 0;
   void After(Duration delay, Task task) { At(now() + delay, std::move(task)); }
@@ -112,7 +114,8 @@ class Simulation {
   // They are called about everything that happens, before it is carried out.
   struct Hooks {
     std::function<void(const coordinator::Event&)> on_event;  // of the coordinator
-    // A message and its receivers; a copy for each receiver follows.
+    // A message and its receivers; a copy for each receiver follows. Those that form a job of more
+    // than kTellFormsUpTo workers are left out: all of them together name each pair.
     std::function<void(const coordinator::Send&)> on_send;
     std::function<void(const coordinator::Close&)> on_close;
     std::function<void(const std::shared_ptr<const coordinator::RoundRecord>&)> on_closed;
@@ -128,6 +131,7 @@ class Simulation {
     std::function<void(const Fault&)> on_fault;
     std::function<void()> after_step;  // of the coordinator, its actions carried out
   };
+  static constexpr std::size_t kTellFormsUpTo = 64;
   Hooks hooks;
 
  private:
@@ -148,6 +152,12 @@ class Simulation {
     Time Show(Time t) const;
     Time When(Time shown) const;  // rounded up
   };
+  // `make`: the event is made when it is handled.
+  struct Arrived {
+    coordinator::Event event;
+    std::function<coordinator::Event()> make;
+    coordinator::Event Take() { return make ? make() : std::move(event); }
+  };
   struct Machine {
     Process* process = nullptr;  // the process that runs, or ran last
     std::uint64_t starts = 0;    // a delayed start holds when no later one came
@@ -156,11 +166,13 @@ class Simulation {
   };
 
   void StartProcess(std::uint32_t machine, std::optional<WorkerId> wanted, Duration after);
-  void Arrive(coordinator::Event event);
+  void Arrive(coordinator::Event event) { Arrive(Arrived{std::move(event), {}}); }
+  void Arrive(Arrived arrived);
   void Serve();
   void Step(coordinator::Event event);
   void CarryOut(coordinator::Action& action);
   void Carry(const coordinator::Send& send);
+  void Carry(const std::shared_ptr<const coordinator::SendForms>& forms);
   // The coordinator sees the end of its connection, `unseen` later than it could.
   void Kill(Process* process, bool restart, Duration unseen = {});
   void Inject(const Fault& fault);
@@ -190,7 +202,7 @@ class Simulation {
   };
   std::vector<Waiting> waiting_;
   std::unique_ptr<coordinator::Coordinator> coordinator_;
-  std::deque<coordinator::Event> inbox_;  // of the coordinator, while it is busy or stopped
+  std::deque<Arrived> inbox_;  // of the coordinator, while it is busy or stopped
   Time busy_until_;
   Time stopped_until_;
   bool serving_ = false;      // a look at the inbox is scheduled
