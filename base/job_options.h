@@ -13,7 +13,7 @@
 namespace lockstep {
 
 // Slots that a job may have.
-inline constexpr std::uint32_t kMaxWorkers = 4096;
+inline constexpr std::uint32_t kMaxWorkers = 16384;
 
 // A value from outside the file: "--key=value" of a command line, "--set key=value".
 struct Setting {

@@ -363,12 +363,12 @@ class ReplayOfABrokenRun : public testing::Test {
 };
 
 TEST_F(ReplayOfABrokenRun, NamesWorkersThatCannotBe) {
-  for (const std::int64_t worker : {-1LL, 4096LL, 1'000'000LL, 4294967295LL}) {
+  for (const std::int64_t worker : {-1LL, 16384LL, 1'000'000LL, 4294967295LL}) {
     lines_[1]["units"][0]["worker"] = worker;
     ExpectRefused("rounds.jsonl:2");
   }
-  lines_[1]["units"][0]["worker"] = 4095;  // a slot that jobs may have, but not this one
-  ExpectRefused("too few for the 4096 workers");
+  lines_[1]["units"][0]["worker"] = 16383;  // a slot that jobs may have, but not this one
+  ExpectRefused("too few for the 16384 workers");
 }
 
 TEST_F(ReplayOfABrokenRun, NamesRoundsThatAreNotInOrder) {

@@ -98,7 +98,7 @@ struct Raw {
 };
 
 void DeclareJob(OptionTable& table, SimulateOptions* options) {
-  OptionType<std::uint32_t> workers = Count(1, 4096);
+  OptionType<std::uint32_t> workers = Count(1, kMaxWorkers);
   workers.format = [](const std::uint32_t& value) {
     return value == 0 ? std::string() : std::to_string(value);
   };
@@ -153,7 +153,7 @@ void DeclareModel(OptionTable& table, SimulateOptions* options, Raw* raw) {
             "Bytes in a second that a worker sends, and as many that it receives");
   table.AddRepeatable("slow-link", &raw->slow_links, SlowLinkOption(),
                       "Another bandwidth for one worker; may be given more than once");
-  table.Add("rack", &options->network.rack, Count(0, 4096),
+  table.Add("rack", &options->network.rack, Count(0, kMaxWorkers),
             "Workers of a rack, by number, in a fat tree; 0: one switch for all");
   table.Add("oversubscription", &options->network.oversubscription, Number(1, 1000),
             "Bandwidth of a rack's workers together, divided by that of the rack's link");

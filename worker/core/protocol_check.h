@@ -18,7 +18,7 @@ inline constexpr std::uint64_t kMaxRounds = std::uint64_t{1} << 48;
 // Of one owner in a map; with all of kMaxMembers it leaves a product with the grains of a bucket
 // far from 2^64.
 inline constexpr std::uint32_t kMaxOwnerWeight = 1u << 16;
-inline constexpr std::size_t kMaxMembers = 4096;
+inline constexpr std::size_t kMaxMembers = 16384;
 
 // It does not check what may be true by now and was not when it was said, or the other way round.
 // Examples are rounds that are over, members that have left, and attempts that were replaced. A

@@ -124,7 +124,7 @@ TEST(RoundLine, NumbersThatCannotBeAreErrorsOfOneLine) {
       {"/divisor", {-5, 1e300, "all"}},
       {"/samples", {-5, 1e300, 1.0, nlohmann::json::array({1})}},
       {"/learning_rate", {1e300, -1e39, nullptr}},
-      {"/units/0/worker", {-1, 4096, 4294967295u, 1e9}},
+      {"/units/0/worker", {-1, 16384, 4294967295u, 1e9}},
       {"/units/0/range", {{4, 0}, {0, 0}, {0, 1e30}, {-1, 4}, {0, 4, 8}, 4}},
       {"/units/0/range/1", {18446744073709551615u}},
       {"/units/0/end", {1e300, "soon"}},
