@@ -510,7 +510,7 @@ class CompareTest(unittest.TestCase):
 
     def test_bad_usage_is_one_line_and_status_2(self):
         for words, message in ((["--patterns", "slwo"], "there is no 'slwo'"), (["--set", "x"], "expected KEY=VALUE"),
-                               (["--pattern", "none=worker=1"], "none is the name"), (["-n", "0"], "1 to 4096"), (["--pattern", "a=worker={x},factor=2"], "in braces"),
+                               (["--pattern", "none=worker=1"], "none is the name"), (["-n", "0"], "1 to 16384"), (["--pattern", "a=worker={x},factor=2"], "in braces"),
                                (["--policies", "backup:2", "--policy", "backup-2=backup,job.rounds=3"], "where those of backup:2 do"),
                                (["--polcies", "full"], "unrecognized arguments: --polcies")):
             result = self.compare("--out", self.folder / "out", *words)

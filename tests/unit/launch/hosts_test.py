@@ -234,7 +234,7 @@ class HostsTest(launch_test.LaunchTest):
             file.write_text(text)
             with self.subTest(text):
                 self.assertIn(message, self.refused(hosts=("--hosts-file", str(file))))
-        for hosts, message in (("a:0", "1 to 4096 workers"), ("a b", "expected NAME:WORKERS"), ("a,a:2", "a is named 2 times"), ("", "'': expected NAME:WORKERS"), ("a:" + "9" * 5000, "expected NAME:WORKERS"),
+        for hosts, message in (("a:0", "1 to 16384 workers"), ("a b", "expected NAME:WORKERS"), ("a,a:2", "a is named 2 times"), ("", "'': expected NAME:WORKERS"), ("a:" + "9" * 5000, "expected NAME:WORKERS"),
                                ("-l:2", "expected NAME:WORKERS")):
             with self.subTest(hosts):
                 self.assertIn(message, self.refused(hosts=(f"--hosts={hosts}",)))

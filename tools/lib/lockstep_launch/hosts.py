@@ -54,8 +54,8 @@ def parse_host(text):
         raise BadHosts(f"'{text}': expected NAME:WORKERS, as a:2 or user@a:2 or [::1]:2")
     user, _, name = found[1].rpartition("@")
     host = Host(name.strip("[]"), int(found[2] or 1), user or None)
-    if not 1 <= host.workers <= 4096:
-        raise BadHosts(f"'{text}': expected 1 to 4096 workers")
+    if not 1 <= host.workers <= 16384:
+        raise BadHosts(f"'{text}': expected 1 to 16384 workers")
     return host
 
 
