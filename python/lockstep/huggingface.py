@@ -9,21 +9,41 @@ number of tokens (job.weigh), so a round's loss is the mean over all of its toke
 
 A step of the Trainer is a round. It is over when the first run of the next round comes, or the epoch ends. Then the model has the
 parameters after the round, and the logged loss is the round's mean over all workers.
+
+A resume has two sources. The job's checkpoint has parameters, optimizer and position in the data, and tells the round. The
+Trainer's checkpoint adds its own state: its log, the best metric and the callbacks.
 """
 
+import copy
 import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from lockstep import _torch
+from lockstep import _accelerate_state, _errors, _torch
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
 
 _STOPPED = "the Trainer has stopped training"
+_OVER = object()  # where a run was waited for: there is none
+_STATE = (  # of the Trainer, beside the step and what follows from the arguments
+    "log_history",
+    "best_metric",
+    "best_global_step",
+    "best_model_checkpoint",
+    "total_flos",
+    "num_input_tokens_seen",
+    "stateful_callbacks",
+)
 
 
 class _Rounds(DataLoader[Any]):
@@ -37,13 +57,51 @@ class _Rounds(DataLoader[Any]):
         return self.samples // self.batch if self.drop_last else math.ceil(self.samples / self.batch)
 
 
+class _Passes:
+    """The prepared loader, whose first run comes before the Trainer's first epoch: it tells where the job is."""
+
+    def __init__(self, loader: Any, job: Job) -> None:
+        self._loader = loader
+        self._empty = 0  # passes before that of the first run
+        self._first = _OVER
+        while self._first is _OVER and job.running:
+            self._runs = iter(loader)
+            self._first = next(self._runs, _OVER)
+            self._empty += self._first is _OVER
+
+    @property
+    def has_begun(self) -> bool:
+        """There was a first run."""
+        return self._first is not _OVER
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._empty > 0:
+            self._empty -= 1
+            return
+        first, self._first = self._first, _OVER
+        if first is _OVER:
+            yield from self._loader
+            return
+        yield first
+        del first
+        yield from self._runs
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
 class Trainer(transformers.Trainer):
     """A transformers.Trainer that trains as a worker of a job.
 
     `job`: the result of lockstep.init, if the script has called it. `prepare`: further keywords of job.prepare.
 
-    `per_device_train_batch_size` is the batch size of a round, of all workers together. So training is the same on any number of
-    workers.
+    `per_device_train_batch_size` times `gradient_accumulation_steps` is the batch size of a round, of all workers together. So
+    training is the same on any number of workers.
     """
 
     optimizer: Any
@@ -55,35 +113,50 @@ class Trainer(transformers.Trainer):
             raise UsageError(
                 f"transformers {transformers.__version__} has a Trainer that lockstep does not know: install 5.23 or later"
             )
-        super().__init__(*arguments, **more)
-        self.job = init(seed=self.args.seed) if job is None else job
-        self._prepare = prepare or {}
+        self._given, self._prepare = job, prepare or {}
         self._rate: float | None = None
-        self._begun = False  # this worker has had a run
+        self._round_batch = 0  # samples of a round
+        self._resume: str | bool | None = None
+        self._best: dict[str, torch.Tensor] | None = None  # the model with the best metric, if it is to be loaded at the end
+        super().__init__(*arguments, **more)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """The first that the Trainer does with its arguments."""
+        args = self.args
         for wrong, words in (
             (
-                self.args.gradient_accumulation_steps != 1,
-                "gradient_accumulation_steps: give per_device_train_batch_size the whole batch",
+                args.gradient_accumulation_steps > 1 and "global_batch" in self._prepare,
+                "gradient_accumulation_steps and global_batch of prepare both say how many samples a step has: leave one out",
             ),
-            (self.args.fp16, "fp16: parameters and gradients are float32; bf16=True computes in bfloat16"),
-            (self.args.torch_compile, "torch_compile: compile the model itself (model.compile())"),
-            (self.args.world_size > 1, "the Trainer has begun a job of torch.distributed: start the script with lockstep run"),
-            (self.args.n_gpu > 0, "the Trainer has taken a GPU, and this one trains on the CPU: say use_cpu=True"),
+            (args.fp16, "fp16: parameters and gradients are float32; bf16=True computes in bfloat16"),
+            (args.torch_compile, "torch_compile: compile the model itself (model.compile())"),
+            (args.deepspeed or args.fsdp, "deepspeed, fsdp: leave them out, each worker of a job has the whole model"),
+            (args.auto_find_batch_size, "auto_find_batch_size: a job trains once; say per_device_train_batch_size"),
+            (args.n_gpu > 0, "the Trainer has taken a GPU, and this one trains on the CPU: say use_cpu=True"),
         ):
             if wrong:
                 raise UsageError(words)
+        self.job = init(seed=args.seed) if self._given is None else self._given
+        self._be(self.job.wanted or 0)
+        super().create_accelerator_and_postprocess()
+
+    def _be(self, worker: int) -> None:
+        """Worker 0 writes, and speaks."""
+        _accelerate_state.be_alone(worker, cpu=self.args.use_cpu)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         theirs = super().get_train_dataloader()
-        if not isinstance(theirs.dataset, IterableDataset) and not isinstance(
-            self._get_train_sampler(theirs.dataset), RandomSampler
-        ):
-            raise UsageError("train_sampling_strategy: lockstep shuffles the whole dataset anew in each epoch")
         stream = isinstance(theirs.dataset, IterableDataset)
+        sampler = None if stream else self._get_train_sampler(theirs.dataset)
+        if not stream and not isinstance(sampler, RandomSampler | SequentialSampler):
+            raise UsageError(
+                f"train_sampling_strategy='{self.args.train_sampling_strategy}': lockstep orders the samples, so one of 'random' "
+                "and 'sequential'"
+            )
         loader = _Rounds(
             theirs.dataset,
             batch_size=self.args.per_device_train_batch_size,
-            shuffle=not stream,
+            shuffle=isinstance(sampler, RandomSampler),
             drop_last=self.args.dataloader_drop_last,
             collate_fn=theirs.collate_fn,
             num_workers=theirs.num_workers,
@@ -100,17 +173,30 @@ class Trainer(transformers.Trainer):
                 "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of "
                 "the job has"
             )
-        batch = self._prepare.get("global_batch") or loader.batch_size
+        batch = self._prepare.get("global_batch") or self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
         numbers: dict[str, Any] = {"samples": samples, "global_batch": batch}
         for name, value in numbers.items():
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name}: {value!r} is not a whole number from 1 on")
         loader.samples, loader.batch = numbers.values()
+        self._round_batch = batch
         return loader
 
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """The loader has rounds already, of which each has the batches that are accumulated."""
+        args = copy.copy(args)
+        args.gradient_accumulation_steps = 1
+        return super().set_initial_training_values(args, dataloader)
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        return self._round_batch
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **more: Any) -> Any:
+        """`resume_from_checkpoint`: where the Trainer's own state comes from. All else comes from the job, which resumes itself."""
+        self._resume = resume_from_checkpoint or None
+        return super().train(None, *arguments, **more)
+
     def _prepare_for_training(self, max_steps: int, train_dataloader: DataLoader[Any], resume_from_checkpoint: Any) -> Any:
-        if resume_from_checkpoint is not None:
-            raise UsageError("resume_from_checkpoint: the job resumes from its run directory (lockstep run --resume)")
         if self.job.joined:
             raise UsageError("trainer.train was called twice: a job trains once")
         self.create_optimizer()
@@ -118,6 +204,7 @@ class Trainer(transformers.Trainer):
         if self.args.bf16:  # autocast around the model's forward; the parameters stay as they are
             self.accelerator.prepare_model(self.model, device_placement=False, evaluation_mode=True)
         clip = self.args.max_grad_norm
+        self._save_with_the_trainer()
         model, self.optimizer, loader, self.lr_scheduler = self.job.prepare(
             self.model,
             self.optimizer,
@@ -127,8 +214,15 @@ class Trainer(transformers.Trainer):
             updates=max_steps,
             scheduler_steps="update",
             clip_grad_norm=clip if clip and clip > 0 else None,
-            **self._prepare,
+            **{"global_batch": self._round_batch if self.args.gradient_accumulation_steps > 1 else None} | self._prepare,
         )
+        self._be(self.job.rank)
+        loader = _Passes(loader, self.job)
+        self._begun = loader.has_begun
+        self.state.global_step = self.job.round
+        self.state.epoch = self.job.round / len(loader)
+        if self._resume is not None:
+            self._take_state(self._resume)
         self.model_wrapped = model
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
@@ -150,10 +244,6 @@ class Trainer(transformers.Trainer):
         before, round_ = self.state.global_step, -1
         self.current_gradient_accumulation_steps = 1  # training_step divides by it
         for inputs in train_dataloader:
-            if not self._begun:  # rounds before are no steps of this worker's
-                self._begun = True
-                self.state.global_step = self._initial_global_step = self._globalstep_last_logged = self.job.round
-                self.state.epoch = self.job.round / len(train_dataloader)
             self._note_rounds(self._rounds_over(self.job.round), train_dataloader, more)
             if self.control.should_training_stop:
                 self.job.stop(_STOPPED)
@@ -221,23 +311,69 @@ class Trainer(transformers.Trainer):
         self.control.should_evaluate |= due(self.args.eval_strategy, self.state.eval_steps) and self.args.eval_delay <= over
         self.control.should_save |= due(self.args.save_strategy, self.state.save_steps)
 
-    # --- worker 0 writes, and speaks
+    # --- checkpoints of the Trainer
 
-    def is_world_process_zero(self) -> bool:
-        return self.job.rank == 0 if hasattr(self, "job") and self.job.joined else super().is_world_process_zero()
+    def _save_with_the_trainer(self) -> None:
+        """The job's checkpoints come at the Trainer's steps, so that a resume finds both."""
+        entry = self.job._entry
+        if self.args.save_strategy == "steps" and not self.args.save_only_model and (entry.coordinator or entry.run_dir):
+            self.job._settings = {"checkpoint.every_rounds": str(self.state.save_steps)} | self.job._settings
 
-    def is_local_process_zero(self) -> bool:
-        return self.is_world_process_zero()
+    def _take_state(self, source: str | bool) -> None:
+        """Of its newest checkpoint up to the job's round, or of that one."""
+        step = self.state.global_step
+        if not self._begun or step == 0:
+            raise UsageError(
+                "resume_from_checkpoint: the optimizer's state is in the job's run directory, and this job has begun anew. Start "
+                'it with lockstep run --resume, or give the Trainer job=lockstep.init(run_dir="runs/a", resume=True)'
+            )
+        if source is True:
+            found = _checkpoints(self.args.output_dir)
+            path = max((one for one in found if one[0] <= step), default=(0, None))[1]
+            if path is None:
+                _errors.say(
+                    f"resume_from_checkpoint: {self.args.output_dir} has no checkpoint of the Trainer up to step {step}, where the "
+                    "job goes on, so callbacks and log_history begin anew"
+                )
+                return
+        else:
+            path = Path(str(source))
+            if not (path / TRAINER_STATE_NAME).is_file():
+                raise UsageError(f"resume_from_checkpoint: {path} has no {TRAINER_STATE_NAME}")
+        loaded = TrainerState.load_from_json(str(path / TRAINER_STATE_NAME))
+        if loaded.global_step > step:
+            raise UsageError(
+                f"resume_from_checkpoint: {path} is of step {loaded.global_step}, and the job goes on from step {step}: write "
+                "resume_from_checkpoint=True, which takes the newest one up to there"
+            )
+        for name in _STATE:
+            setattr(self.state, name, getattr(loaded, name))
+        self._load_callback_state()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if self.args.load_best_model_at_end and self.state.best_global_step == self.state.global_step:
+            # Others cannot know when worker 0 has written it.
+            self._best = self.job.state_dict()
+            name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            self.state.best_model_checkpoint = os.path.join(self._get_output_dir(trial), name)
         if self.is_world_process_zero():
             with self.job.away("a checkpoint of the Trainer"):
                 super()._save_checkpoint(model, trial)
+
+    def _load_best_model(self) -> None:
+        if self._best is None:  # of before a resume
+            super()._load_best_model()
+        else:
+            self.model.load_state_dict(self._best)
 
     def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
         with self.job.away("evaluation"):
             found: dict[str, float] = super().evaluate(*arguments, **more)
         return found
+
+    def predict(self, *arguments: Any, **more: Any) -> Any:
+        with self.job.away("prediction"):
+            return super().predict(*arguments, **more)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         if self.is_world_process_zero():
@@ -245,3 +381,11 @@ class Trainer(transformers.Trainer):
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """They are in the job's checkpoints."""
+
+
+def _checkpoints(folder: str | None) -> Iterator[tuple[int, Path]]:
+    """The Trainer's, by step."""
+    for path in Path(folder or ".").glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-")
+        if step.isdecimal() and (path / TRAINER_STATE_NAME).is_file():
+            yield int(step), path
