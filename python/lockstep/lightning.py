@@ -20,7 +20,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -53,7 +53,7 @@ class _Rounds:
 
     def __len__(self) -> int:
         """Rounds in an epoch, as far as they are known before. They have the job's batch, if job.prepare is given another one."""
-        batch = self._strategy.global_batch
+        batch = self.global_batch
         batches: Any = self.loader.batch_sampler
         if batches is not None and not is_one_of(batches, BatchSampler):  # a round has one of its batches for each worker
             batch = batch or self._strategy.job._entry.workers() or 1
@@ -62,6 +62,16 @@ class _Rounds:
             return len(self.loader)
         samples = len(batches.sampler)  # type: ignore[arg-type]
         return samples // batch if batches.drop_last else math.ceil(samples / batch)
+
+    @property
+    def global_batch(self) -> int | None:
+        """Of a round, for job.prepare; None: it follows from the loader alone."""
+        batch, accumulated = self._strategy.global_batch, self._strategy.accumulated
+        if batch is not None or accumulated == 1:
+            return batch
+        batches: Any = self.loader.batch_sampler
+        own = batches is not None and not is_one_of(batches, BatchSampler)
+        return accumulated * ((self._strategy.job._entry.workers() or 1) if own else self.loader.batch_size or 1)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("loader", "state_dict", "load_state_dict"):  # not there yet, as where it is unpickled; of a StatefulDataLoader
@@ -92,6 +102,8 @@ class Strategy(SingleDeviceStrategy):
         if batch is not None and (not isinstance(batch, int) or batch < 1):
             raise UsageError(f"global_batch: {batch!r} is not a whole number from 1 on")
         self.global_batch: int | None = batch
+        self.accumulated = 1  # batches of the loader in a round
+        self._resumed: tuple[str, int] | None = None  # Lightning's checkpoint, and its step
         self._rounds: _Rounds | None = None
         self._loader: Any = None  # what job.prepare has returned
         self._optimizer: Any = None
@@ -118,9 +130,18 @@ class Strategy(SingleDeviceStrategy):
         super().setup_environment()
 
     def setup(self, trainer: pl.Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._accumulate(trainer)
         super().setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self._join(trainer)
+
+    def _accumulate(self, trainer: Any) -> None:
+        """To Lightning's loop a round is one batch, however many of the loader's it has."""
+        self.accumulated = trainer.accumulate_grad_batches
+        if self.accumulated > 1 and self.global_batch is not None:
+            raise UsageError("accumulate_grad_batches and global_batch of prepare both say how large a step is: leave one out")
+        trainer.accumulate_grad_batches = 1
 
     def process_dataloader(self, dataloader: object) -> object:
         if not self._trainer.training or self._trainer.state.fn != TrainerFn.FITTING:
@@ -133,10 +154,31 @@ class Strategy(SingleDeviceStrategy):
         return self._rounds
 
     def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
-        if self._trainer.state.fn == TrainerFn.FITTING:
-            raise UsageError("ckpt_path: the job resumes from its run directory (lockstep run --resume)")
+        """Of a fit, for callbacks, hooks and the datamodule: parameters, optimizer and progress come from the job."""
         loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **more)
+        if self._fits:
+            self._resumed = str(checkpoint_path), int(loaded["global_step"])
+            loaded.pop("loops", None)
         return loaded
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        """It is in the job's checkpoints."""
+
+    def _check_resumed(self) -> None:
+        """The checkpoint of Lightning is of a step that the job has made."""
+        if self._resumed is None:
+            return
+        path, step = self._resumed
+        if self.job.round == 0:
+            raise UsageError(
+                "ckpt_path: the optimizer's state is in the job's run directory, and this job has begun anew. Start it with "
+                'lockstep run --resume, or give the Strategy job=lockstep.init(run_dir="runs/a", resume=True)'
+            )
+        if step > self.job.round:
+            raise UsageError(
+                f"ckpt_path: {path} is of step {step}, and the job goes on from step {self.job.round}: give an older checkpoint, "
+                "or leave ckpt_path out, so that callbacks begin anew"
+            )
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """It is in the job's checkpoints."""
@@ -164,6 +206,7 @@ class Strategy(SingleDeviceStrategy):
         if not self._failed and self.job.running:  # the loop was ended early
             self.job.stop("the Trainer has stopped training")
         self.job.close()
+        self._trainer.accumulate_grad_batches = self.accumulated
         super().teardown()
 
     def on_train_start(self) -> None:
@@ -177,6 +220,9 @@ class Strategy(SingleDeviceStrategy):
             epochs.increment_processed()
             epochs.increment_completed()
             self._begin_pass()
+        if self._next is not _OVER:
+            self._check_resumed()
+            self._count_steps(self.job.round)
 
     # --- a round
 
@@ -221,6 +267,10 @@ class Strategy(SingleDeviceStrategy):
     # --- within
 
     @property
+    def _fits(self) -> bool:
+        return bool(self._trainer.state.fn == TrainerFn.FITTING)
+
+    @property
     def _trainer(self) -> Any:
         module: Any = self.lightning_module
         return module.trainer
@@ -244,6 +294,7 @@ class Strategy(SingleDeviceStrategy):
             raise UsageError("max_epochs=-1: a job has an end; say max_epochs or max_steps")
         epochs = math.ceil(loop.max_steps / in_epoch) if loop.max_epochs == -1 else loop.max_epochs
         self._steps_in_epoch = config is not None and config.interval == "epoch"
+        self._save_with_lightning()
         prepared = self.job.prepare(
             module,
             self.optimizers[0],
@@ -253,7 +304,7 @@ class Strategy(SingleDeviceStrategy):
             updates=None if loop.max_steps == -1 else loop.max_steps,
             clip_grad_norm=trainer.gradient_clip_val or None,
             scheduler_steps="epoch" if self._steps_in_epoch else "update",
-            **self._prepare,
+            **{"global_batch": self._rounds.global_batch} | self._prepare,
         )
         (_, self._optimizer, self._loader), self._scheduler = prepared[:3], (prepared[3:] or (None,))[0]
         self._be(self.job.rank)
@@ -261,6 +312,13 @@ class Strategy(SingleDeviceStrategy):
             loop.max_batches = len(self._loader)
         if repr(trainer.val_check_interval) == "1.0":  # and not 1, each batch: with an epoch's last batch, whichever that is
             trainer.val_check_batch = math.inf
+
+    def _save_with_lightning(self) -> None:
+        """The job's checkpoints come at the steps of ModelCheckpoint, so that a resume finds both."""
+        entry = self.job._entry
+        steps = [one._every_n_train_steps for one in self._trainer.callbacks if isinstance(one, ModelCheckpoint)]
+        if (entry.coordinator or entry.run_dir) and any(steps):
+            self.job._settings = {"checkpoint.every_rounds": str(min(filter(None, steps)))} | self.job._settings
 
     def _refuse_unsupported(self, trainer: Any, module: Any) -> None:
         configs = self.lr_scheduler_configs
@@ -271,10 +329,9 @@ class Strategy(SingleDeviceStrategy):
             (len(configs) > 1, f"configure_optimizers has returned {len(configs)} schedulers: a job has one"),
             (any(c.reduce_on_plateau for c in configs), "ReduceLROnPlateau: a schedule follows updates"),
             (any(c.frequency != 1 for c in configs), "a scheduler's frequency other than 1"),
-            (trainer.accumulate_grad_batches != 1, "accumulate_grad_batches: give the dataloader the whole batch"),
             (
                 any(isinstance(one, GradientAccumulationScheduler) for one in trainer.callbacks),
-                "GradientAccumulationScheduler: give the dataloader the whole batch",
+                "GradientAccumulationScheduler: say accumulate_grad_batches, the same in all epochs",
             ),
             (
                 any(isinstance(one, StochasticWeightAveraging) for one in trainer.callbacks),

@@ -128,6 +128,28 @@ more["max_steps"] = 12
                 # By worker 0 alone, under the names that Lightning gives.
                 self.assertEqual(sorted(path.name for path in self.where.iterdir()), sorted(path.name for path in files.iterdir()))
 
+    def test_accumulated_batches_are_a_round_as_lightning_alone_steps(self):
+        """Alone each of the loader's batches is one of Lightning's, so their ends are counted otherwise; steps are not."""
+        change = """
+train = DataLoader(data, batch_size=8)
+more |= {"accumulate_grad_batches": 3, "gradient_clip_val": 0.3, "precision": PRECISION}
+def configure(self):
+    opt = torch.optim.SGD(self.parameters(), lr=0.2)
+    total = self.trainer.estimated_stepping_batches
+    assert total == 15, total
+    return [opt], [{"scheduler": torch.optim.lr_scheduler.OneCycleLR(opt, 0.4, total), "interval": "step"}]
+Module.configure_optimizers = configure
+"""
+        for precision, share in (("32-true", 1e-4), ("bf16-mixed", 5e-3)):
+            with self.subTest(precision):
+                changed = change.replace("PRECISION", repr(precision))
+                alone, _ = self.alone(precision, changed)
+                lines, rounds = self.fit(precision, change=changed, after="assert trainer.accumulate_grad_batches == 3")
+                self.assertEqual([line["samples"] for line in rounds], [BATCH] * 15)
+                for said in lines.values():
+                    self.assert_same([line for line in alone if line[0] != "ended"], [line for line in said if line[0] != "ended"], share)
+                    self.assertEqual([int(words[1]) for words in self.said(said, "ended")], list(range(1, 16)))
+
     def test_epochs_and_steps_are_counted_in_rounds_of_the_jobs_own_batch(self):
         for name, change, rounds in (("steps", "more |= {'max_epochs': -1, 'max_steps': 5}", [60] * 5), ("epochs", "", [60] * 6)):
             with self.subTest(name):
@@ -347,11 +369,41 @@ more["num_sanity_val_steps"] = 0
             self.assertEqual([words[:2] for words in self.said(said, "validated")], [["2", "15"]])
             self.assertEqual(self.said(said, "end")[0][:2], ["3", "15"])
 
+    def test_ckpt_path_brings_the_state_of_callbacks_back(self):
+        """The job dies in its third epoch, with checkpoints of both after the second one, of step 10."""
+        change = """
+import os
+class Dies(pl.Callback):
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == DIES:
+            os._exit(1)
+    def on_train_epoch_start(self, trainer, module):
+        print("waits", trainer.current_epoch, trainer.global_step, stops.wait_count, len(saves.best_k_models), flush=True)
+stops = pl.callbacks.EarlyStopping("val_loss", patience=9, min_delta=9.0)
+more["callbacks"] += [stops, Dies()]
+more["num_sanity_val_steps"] = 0
+"""
+        self.fit("died", change=change.replace("DIES", "12"), status=1)
+        of_alone = self.alone("later")[1] / "epoch=2-step=15.ckpt"
+        resumed = change.replace("DIES", "-1") + "fit['ckpt_path'] = {!r}\n"
+        _, done = self.fit("died", "--resume", change=resumed.format(str(of_alone)), status=2)
+        self.assertRegex(done.stdout, r"lockstep: ckpt_path: .* is of step 15, and the job goes on from step 10: give an older checkpoint")
+        where = self.where / "epoch=1-step=10.ckpt"
+        lines, rounds = self.fit("died", "--resume", change=resumed.format(str(where)))
+        harness.check_epochs(self, rounds, SAMPLES)
+        for said in lines.values():
+            self.assertEqual(self.said(said, "waits"), [["2", "10", "1", "2"]])
+            self.assertEqual(self.said(said, "end")[0][:2], ["3", "15"])
+        begun_anew = self.of_one(f"fit['ckpt_path'] = {str(where)!r}")
+        self.assert_outcomes([(begun_anew, 2, 'give the Strategy job=lockstep.init(run_dir="runs/a", resume=True)')])
+
+    def of_one(self, change):
+        return f"import sys\nsys.argv = ['script', {str(self.folder / 'none')!r}, '0']\n" + SCRIPT.replace("#change", change)
+
     def test_what_cannot_be_meant_is_one_line(self):
-        begin = f"import sys\nsys.argv = ['script', {str(self.folder / 'none')!r}, '0']\n" + SCRIPT
-        self.assert_outcomes([(begin.replace("#change", change), 2, message) for change, message in (
-            ("more['accumulate_grad_batches'] = 2", "accumulate_grad_batches: give the dataloader the whole batch"),
-            ("more['callbacks'] = [pl.callbacks.GradientAccumulationScheduler({0: 2})]", "GradientAccumulationScheduler: give the dataloader"),
+        self.assert_outcomes([(self.of_one(change), 2, message) for change, message in (
+            ("more['accumulate_grad_batches'] = 2\nprepare = {'global_batch': 12}", "both say how large a step is: leave one out"),
+            ("more['callbacks'] = [pl.callbacks.GradientAccumulationScheduler({0: 2})]", "GradientAccumulationScheduler: say accumulate_grad_batches"),
             ("more['callbacks'] = [pl.callbacks.StochasticWeightAveraging(0.1)]", "StochasticWeightAveraging: the rate is the job's"),
             ("class Accumulates(pl.Callback):\n    def on_train_epoch_start(self, trainer, module):\n"
              "        trainer.accumulate_grad_batches = 2\nmore['callbacks'] = [Accumulates()]", "no optimizer step for a batch"),
@@ -364,7 +416,6 @@ more["num_sanity_val_steps"] = 0
             ("more['num_nodes'] = 2", "devices, num_nodes: leave them out"),
             ("more['max_epochs'] = -1", "max_epochs=-1"),
             ("more.update(gradient_clip_val=1, gradient_clip_algorithm='value')", "gradient_clip_algorithm='value'"),
-            (f"fit['ckpt_path'] = {__file__!r}", "ckpt_path: the job resumes from its run directory"),
             ("train = [train, train]", "several train dataloaders"),
             ("train = [1, 2]", "no torch.utils.data.DataLoader"),
             ("Module.optimizer_step = lambda self, epoch, batch_idx, optimizer, closure: None", "optimizer_step of the module"),
@@ -373,9 +424,9 @@ more["num_sanity_val_steps"] = 0
             ("init = Module.__init__\ndef manual(self):\n    init(self)\n    self.automatic_optimization = False\n"
              "Module.__init__ = manual", "manual optimization"),
         )])
-        done = run(self.script(SCRIPT.replace("#change", "more['accumulate_grad_batches'] = 2")), self.folder / "none", 0)
+        done = run(self.script(SCRIPT.replace("#change", "more['fast_dev_run'] = True")), self.folder / "none", 0)
         self.assertEqual(done.returncode, 2, done)
-        self.assertEqual(len(re.findall("^lockstep: accumulate_grad_batches", done.stderr, re.MULTILINE)), 1, done)
+        self.assertEqual(len(re.findall("^lockstep: fast_dev_run", done.stderr, re.MULTILINE)), 1, done)
         self.assertNotIn("Traceback", done.stderr)
 
 
