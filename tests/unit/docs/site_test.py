@@ -30,6 +30,7 @@ class SiteTest(unittest.TestCase):
     def test_the_python_page_has_what_is_public(self):
         page = made_pages.python(ROOT)
         for heading in ("lockstep.init", "Job.prepare", "lockstep.Session.next", "lockstep.lightning.Strategy", "lockstep.huggingface.Trainer",
+                        "lockstep.accelerate.Accelerator",
                         "lockstep.jax.init", "lockstep.jax.Job.step", "lockstep.jax.Job.stop", "lockstep.jax.Batch.weights"):
             self.assertRegex(page, rf"(?m)^##+ {re.escape(heading)}$")
 

@@ -125,7 +125,7 @@ def python(root):
     parts = ["# Python package\n\nThis page is made of the docstrings of `lockstep`. [The PyTorch page](pytorch-api.md) says what is supported and what is refused.\n",
              described(nodes["init"], "lockstep.init", 2), described(top_level(package / "_job.py")["Job"], "Job", 2)]
     parts += [described(nodes[name], f"lockstep.{name}", 2) for name in public if name != "init" and nodes[name]]
-    for module, name in (("huggingface", "Trainer"), ("lightning", "Strategy")):
+    for module, name in (("huggingface", "Trainer"), ("lightning", "Strategy"), ("accelerate", "Accelerator")):
         parts.append(described(top_level(package / f"{module}.py")[name], f"lockstep.{module}.{name}", 2))
     jax, loop = top_level(package / "jax.py"), top_level(package / "_loop.py")
     jax["Job"].body += loop["Loop"].body
