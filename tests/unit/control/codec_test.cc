@@ -267,8 +267,8 @@ TEST(Codec, RunsEndWhereSomethingDiffers) {
 
 TEST(Codec, RunsOfWhatCannotBeAreRefused) {
   using namespace std::string_view_literals;
-  // 5000 from worker 1 on; worker 2^32 - 2 and two more.
-  const auto many = "\x08\x01\x10\x01\x18\x88\x27"sv;
+  // 20,000 from worker 1 on; worker 2^32 - 2 and two more.
+  const auto many = "\x08\x01\x10\x01\x18\xa0\x9c\x01"sv;
   const auto beyond = "\x08\xfe\xff\xff\xff\x0f\x10\x01\x18\x03"sv;
   msg::Commit commit = SmallCommit();
   const auto with_members = [&](std::string_view run) {
@@ -407,7 +407,7 @@ TEST(Codec, ScalarsAreFiniteButLossesNeedNotBe) {
   commit.parts[0].weight = static_cast<float>(nan);
   EXPECT_THAT(ErrorOf(commit), HasSubstr("no number"));
   commit = SmallCommit();
-  commit.slow = {4096};
+  commit.slow = {16384};
   EXPECT_THAT(ErrorOf(commit), HasSubstr("slow workers"));
   EXPECT_THAT(ErrorOf(msg::Reached{1, {{kZero, true, "", false, "tcp", nan}}}),
               HasSubstr("no number"));

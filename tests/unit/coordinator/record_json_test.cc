@@ -133,7 +133,7 @@ TEST(RoundLine, NumbersThatCannotBeAreErrorsOfOneLine) {
       {"/contributors/0/part", {256, -1, 0.5}},
       {"/contributors/0/weight", {1e39, "1"}},
       {"/contributors/0/samples", {-1, 1e20}},
-      {"/excluded/0", {4096, -1}},
+      {"/excluded/0", {16384, -1}},
       {"/times/start", {-1e300}},
       {"/times/ready", {{{"-1", 1.0}}, {{"4294967296", 1.0}}, {{"x", 1.0}}, {{"1", 1e300}}}},
       {"/attempts/0/attempt", {1e20, -1}},

@@ -192,7 +192,7 @@ TEST_F(ProtocolCheckTest, TheTransportIsOneThatWasOffered) {
 
 TEST_F(ProtocolCheckTest, NoMoreWorkersAreNamedThanAJobHas) {
   std::vector<msg::ToWorker> flood;
-  for (std::uint32_t i = 1; i <= 3; ++i) {
+  for (std::uint32_t i = 1; i <= 9; ++i) {
     msg::Form form{i, "tcp", {}, {}};
     for (std::uint32_t w = 1; w <= 4000; ++w) {
       form.expect.push_back({{WorkerId(w), Incarnation(i)}, "address", "", "elsewhere"});
@@ -201,7 +201,7 @@ TEST_F(ProtocolCheckTest, NoMoreWorkersAreNamedThanAJobHas) {
   }
   Breaks(flood, "more workers");
   flood.clear();
-  for (std::uint32_t i = 1; i <= 5000; ++i) {
+  for (std::uint32_t i = 1; i <= 20'000; ++i) {
     flood.push_back(msg::Form{i, "tcp", {}, {{kPeer, "address", "", "elsewhere"}}});
   }
   Breaks(flood, "more workers");
