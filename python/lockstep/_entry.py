@@ -92,10 +92,8 @@ class Entry:
 
     def _say_who_has_started(self, workers: int) -> None:
         if self._own is not None and self.launched is None:
-            if warning := _launchers.warning(os.environ):
+            if warning := _launchers.warning(os.environ):  # else nothing has started more than this one
                 _errors.say(warning)
-            else:
-                print("lockstep: this is a job of one worker, with a coordinator of its own", flush=True)
             return
         assert self.coordinator is not None
         print(f"lockstep: {_launchers.started(self.launched, os.environ, workers, self.coordinator)}", flush=True)
