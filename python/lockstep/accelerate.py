@@ -184,6 +184,11 @@ class Accelerator(accelerate.Accelerator):
 
     # --- files and the end
 
+    def get_state_dict(self, model: Any, unwrap: bool = True) -> Any:
+        """Copies. The parameters lie in one piece of memory, and accelerate writes only one tensor of each."""
+        state = super().get_state_dict(model, unwrap)
+        return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
+
     def save_state(self, output_dir: str | None = None, *arguments: Any, **more: Any) -> Any:
         """Worker 0 writes the model and what was registered for checkpoints."""
         if not self.is_main_process:
