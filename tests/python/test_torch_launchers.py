@@ -48,7 +48,8 @@ class LaunchedTest(TorchTest):
 
     def test_torchrun_that_starts_all_workers_again_goes_on_from_the_checkpoint(self):
         run_dir = self.folder / "run"
-        init = f"run_dir={str(run_dir)!r}, resume='auto', settings={{'checkpoint.every_rounds': 1}}"
+        # Worker 0 alone would come to the end before torchrun ends it.
+        init = f"run_dir={str(run_dir)!r}, resume='auto', settings={{'checkpoint.every_rounds': 1, 'job.min_workers': 2}}"
         script = self.script(SCRIPT.replace("run_dir=None", init) + PREPARE + f"""
 import os, pathlib, signal, time
 begun = None
