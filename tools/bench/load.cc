@@ -141,6 +141,7 @@ class Load::Impl::Connection final : public simulate::WorkerHost {
   void Answer();  // answers messages that were held back
   Status Flush();
 
+  void SendMade(std::function<msg::FromWorker()> make) override { Send(make()); }
   void Send(msg::FromWorker message) override {
     if (fd_ < 0) return;
     needed_ = needed_ || std::holds_alternative<msg::Sealed>(message) ||

@@ -41,7 +41,7 @@ class WorkerHost {
   virtual ~WorkerHost() = default;
   virtual void Send(msg::FromWorker message) = 0;
   // A large message, which is made when it is read: many of them under way take no memory.
-  virtual void SendMade(std::function<msg::FromWorker()> make) { Send(make()); }
+  virtual void SendMade(std::function<msg::FromWorker()> make) = 0;
   // It runs later when the process is stopped then, and never when it is dead.
   virtual void At(Time time, Task task) = 0;
   void After(Duration delay, Task task) { At(now() + delay, std::move(task)); }
