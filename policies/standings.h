@@ -103,9 +103,9 @@ class Standings {
   void Mark(std::size_t worker);
 
   // --- as it is now
-  // Who would be done first with one unit more, at a tie the first by id. Nobody where that is the
-  // worker itself: all others would be done after it then. Nobody, perhaps, where it would be done
-  // after all that had something to give away.
+  // The worker that would be done first with one unit more, at a tie the first by id. Nobody where
+  // that is the worker itself: all others would be done after it then. Nobody, perhaps, where it
+  // would be done after all that had something to give away.
   std::optional<std::size_t> Earliest(std::size_t worker);
   // Nobody who ends by `end` can give anything away any more. False where that is not known.
   bool NobodyHelps(Time end);

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from lockstep import _accelerate_state, _errors, _given, _order, _torch
+from lockstep._around_loader import AroundLoader
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
@@ -216,7 +217,7 @@ class Accelerator(accelerate.Accelerator):
         super().end_training()
 
 
-class _Batches:
+class _Batches(AroundLoader):
     """Stands in for the train loader."""
 
     def __init__(self, loader: Any, accelerator: Accelerator) -> None:
@@ -252,13 +253,8 @@ class _Batches:
     def set_epoch(self, epoch: int) -> None:
         """Each epoch has an order of its own anyway."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._loader, name)
 
-
-class _Evaluation:
+class _Evaluation(AroundLoader):
     """A loader that is not trained on: all of it on each worker, which is away meanwhile."""
 
     def __init__(self, loader: Any, job: Job) -> None:
@@ -267,14 +263,6 @@ class _Evaluation:
     def __iter__(self) -> Iterator[Any]:
         with self._job.away("evaluation"):
             yield from self._loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._loader, name)
 
 
 class _Several(LRScheduler):

@@ -29,6 +29,7 @@ from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from lockstep import _accelerate_state, _errors, _torch
+from lockstep._around_loader import AroundLoader
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
@@ -57,7 +58,7 @@ class _Rounds(DataLoader[Any]):
         return self.samples // self.batch if self.drop_last else math.ceil(self.samples / self.batch)
 
 
-class _Passes:
+class _Passes(AroundLoader):
     """The prepared loader, whose first run comes before the Trainer's first epoch: it tells where the job is."""
 
     def __init__(self, loader: Any, job: Job) -> None:
@@ -85,14 +86,6 @@ class _Passes:
         yield first
         del first
         yield from self._runs
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._loader, name)
 
 
 class Trainer(transformers.Trainer):
