@@ -42,7 +42,9 @@ constexpr const char* kGone = "coordinator.gone";
 constexpr const char* kFormat = "lockstep-rescue";
 constexpr std::uint64_t kChunk = 4u << 20;                // bytes
 constexpr std::size_t kMostHeader = 64u << 10;            // bytes of one that was written here
-constexpr std::size_t kFirstLine = 4096;                  // bytes of the journal that are looked at
+constexpr std::size_t kFirstLine = 4096;                  // bytes of the journal's first line
+constexpr std::size_t kMostJournal = 64u << 20;           // bytes; its writer keeps it far below
+constexpr std::size_t kChecksumLength = 32;               // of a line of the journal, in hex
 constexpr Duration kPatience = std::chrono::minutes(10);  // with a worker that writes
 
 class File {
@@ -92,6 +94,19 @@ std::optional<Number> NumberIn(std::string_view json, std::string_view key) {
   Number number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// As above, of a number that is no text.
+template <class Number>
+std::optional<Number> PlainNumberIn(std::string_view json, std::string_view key) {
+  const std::string begins = fmt::format("\"{}\":", key);
+  const std::size_t at = json.find(begins);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view text = json.substr(at + begins.size());
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data() + text.size()) return std::nullopt;
   return number;
 }
 
@@ -379,7 +394,42 @@ Status CheckFolder(const RescueState& state, const fs::path& folder) {
   return {};
 }
 
+// Without its checksum; empty: there is none, or it is damaged. What was cut off is no line.
+std::string_view LastLineOf(std::string_view journal) {
+  const std::size_t end = journal.rfind('\n');
+  if (end == std::string_view::npos || end == 0) return {};
+  const std::size_t before = journal.rfind('\n', end - 1);
+  if (before == std::string_view::npos) return {};
+  const std::string_view line = journal.substr(before + 1, end - before - 1);
+  if (line.size() <= kChecksumLength) return {};
+  const std::string_view json = line.substr(kChecksumLength + 1);
+  DigestStream digest;
+  digest.Update(std::as_bytes(std::span(json)));
+  return ToString(digest.Digest()) == line.substr(0, kChecksumLength) ? json : std::string_view();
+}
+
 }  // namespace
+
+std::optional<HeldParameters> DecidedInJournal(const std::string& run_dir,
+                                               const std::string& run_id) {
+  const fs::path path = fs::path(run_dir) / "journal";
+  std::error_code ignored;
+  const std::uintmax_t size = fs::file_size(path, ignored);
+  if (run_dir.empty() || ignored || size > kMostJournal) return std::nullopt;
+  const std::string text = ReadUpTo(path, size);
+  const std::string_view journal(text);
+  if (run_id.empty() || TextIn(journal.substr(0, journal.find('\n')), "run_id") != run_id) {
+    return std::nullopt;
+  }
+  // In a text of the line the quotes of these keys would be escaped.
+  const std::string_view line = LastLineOf(journal);
+  if (line.find("\"decided\":true") == std::string_view::npos) return std::nullopt;
+  const auto term = PlainNumberIn<std::uint32_t>(line, "term");
+  const auto next = PlainNumberIn<std::uint64_t>(line, "next_round");
+  const auto attempt = PlainNumberIn<std::uint32_t>(line, "attempt");
+  if (!term || !next || !attempt) return std::nullopt;
+  return HeldParameters{Term(*term), RoundId(*next), Attempt(*attempt)};
+}
 
 bool NobodyComes(const std::string& run_dir) {
   std::error_code ignored;

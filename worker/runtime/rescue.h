@@ -7,10 +7,13 @@
 // there as a whole or not at all.
 //
 // With optimizer.replicas each worker adds the shards that it holds to a partial file of that
-// version. The worker that brings the last one makes it the rescue file.
+// version. The worker that brings the last one makes it the rescue file. All workers have to bring
+// the same version: the coordinator may have died before each holder heard of its last decision,
+// which the journal tells (DecidedInJournal).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +46,12 @@ struct RescueState {
 
 // True: the launcher has said in the run directory that no other coordinator follows.
 bool NobodyComes(const std::string& run_dir);
+
+// With optimizer.replicas: the attempt that the dead coordinator decided on last, as the journal in
+// the run directory has it. Nullopt: this worker does not reach the journal of this job, its last
+// whole line is damaged, or that line tells of no decision.
+std::optional<HeldParameters> DecidedInJournal(const std::string& run_dir,
+                                               const std::string& run_id);
 
 // Blocks: for the write, and while another worker writes. Nobody changes the tensors meanwhile.
 // Returns one line on where the file is, and who has written it; an error is one line on why this

@@ -403,8 +403,9 @@ class SessionImpl final : public Session {
     if (!found) given_up_ = found.error().message;
     if (!why_not.empty()) given_up_ = lost + "; " + why_not;
     compute_.ExpectDetached();
-    plane_->Post(
-        event::CoordinatorFound{found && *found ? search_->found().welcome.decided : std::nullopt});
+    plane_->Post(event::CoordinatorFound{given_up_
+                                             ? DecidedInJournal(welcome_.run_dir, welcome_.run_id)
+                                             : search_->found().welcome.decided});
     return true;
   }
 

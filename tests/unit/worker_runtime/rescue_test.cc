@@ -257,6 +257,55 @@ TEST_F(RescueTest, OnAFullDiskNothingIsLeft) {
   EXPECT_FALSE(fs::exists(file_.string() + ".partial"));
 }
 
+// --- the last decision, for workers that have not heard of it
+
+class DecidedTest : public RescueTest {
+ protected:
+  void Append(JournalEntry entry, bool decided) {
+    entry.decided = decided;
+    auto contents = JournalFile::Read(run_);
+    ASSERT_TRUE(contents.ok()) << contents.error().message;
+    auto journal = JournalFile::Begin(run_, *contents, false);
+    ASSERT_TRUE(journal.ok()) << journal.error().message;
+    ASSERT_TRUE((*journal)->Append(entry).ok());
+  }
+  std::optional<HeldParameters> Decided() const { return DecidedInJournal(run_.string(), "run"); }
+};
+
+TEST_F(DecidedTest, IsThatOfTheLastEntry) {
+  EXPECT_EQ(Decided(), std::nullopt);
+  Append(Entry(4, 2), true);
+  EXPECT_EQ(Decided(), Entry(4, 2).held());
+  Append(Entry(5), false);
+  EXPECT_EQ(Decided(), std::nullopt);
+  JournalEntry quoted = Entry(5);
+  quoted.slowdowns = R"("decided":true)";
+  Append(quoted, false);
+  EXPECT_EQ(Decided(), std::nullopt);
+  quoted.policy = R"("next_round":7,"term":9,"attempt":4)";
+  Append(quoted, true);
+  EXPECT_EQ(Decided(), Entry(5).held());
+}
+
+TEST_F(DecidedTest, WhatWasCutOffOrDamagedCountsForNothing) {
+  Append(Entry(4, 2), true);
+  std::ofstream(run_ / "journal", std::ios::app) << "0123 {\"attempt\":3,\"dec";
+  EXPECT_EQ(Decided(), Entry(4, 2).held());
+  std::ofstream(run_ / "journal", std::ios::app) << "ided\":true}\n";
+  EXPECT_EQ(Decided(), std::nullopt);
+  fs::resize_file(run_ / "journal", 20);
+  EXPECT_EQ(Decided(), std::nullopt);
+  fs::remove(run_ / "journal");
+  EXPECT_EQ(Decided(), std::nullopt);
+}
+
+TEST_F(DecidedTest, AnotherJobsIsNotRead) {
+  Append(Entry(4), true);
+  EXPECT_EQ(DecidedInJournal(run_.string(), "another"), std::nullopt);
+  EXPECT_EQ(DecidedInJournal(run_.string(), ""), std::nullopt);
+  EXPECT_EQ(DecidedInJournal("", "run"), std::nullopt);
+}
+
 // --- shards: each of three workers has two of the three
 
 class RescueShardsTest : public RescueTest {
