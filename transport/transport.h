@@ -1,7 +1,8 @@
 // The contract of a data-plane transport: moves small messages and bulk pieces between the workers
 // of a job.
 //
-// Threads. A transport owns one thread, the data thread. Every callback of Handler runs on it, and
+// Threads. A transport has one thread, the data thread: its own, or for tcp one that others use as
+// well (Options::network). Every callback of Handler runs on it, and
 // every call of Transport must be made on it, except Post, Start and Stop. A callback may call back
 // into the transport.
 //
@@ -35,6 +36,8 @@
 #include "base/time.h"
 
 namespace lockstep::transport {
+
+class NetworkThread;
 
 enum class MemoryKind : std::uint8_t { kHost, kPinned, kCuda };
 
@@ -128,6 +131,9 @@ struct Options {
   // Called once, as the first call on the data thread, for a library's requirements on the thread
   // that uses it (ExchangeMemory::EnterThread). Start returns its error. Null: nothing is called.
   std::function<Status()> enter_data_thread;
+  // For tcp: the data thread, which serves others as well, so that what they say needs no change of
+  // threads. Stop leaves it running. Null: the transport starts one of its own.
+  std::shared_ptr<NetworkThread> network = nullptr;
 };
 
 class Transport {

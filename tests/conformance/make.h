@@ -5,8 +5,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
+#include "transport/network_thread.h"
 #include "transport/transport.h"
 #ifdef LOCKSTEP_HAVE_UCX
 #include "transport/ucx/ucx_transport.h"
@@ -17,9 +19,9 @@ namespace lockstep::transport {
 inline bool Encrypts(std::string_view name) { return name.starts_with("tls"); }
 
 // With the options that go with the name. "tcp" and "ucx"; "tls", which is tcp with encryption;
-// "tcp3" and "tls3", with three connections to each peer; and "ucx_addresses": that by which UCX
-// goes over RDMA, over whatever the environment gives UCX. Without RDMA this is shared memory,
-// which nobody else takes that way.
+// "tcp3" and "tls3", with three connections to each peer, on a thread that runs on behind the
+// transport; and "ucx_addresses": that by which UCX goes over RDMA, over whatever the environment
+// gives UCX. Without RDMA this is shared memory, which nobody else takes that way.
 inline Result<std::unique_ptr<Transport>> MakeByName(const std::string& name, Options options) {
 #ifdef LOCKSTEP_HAVE_UCX
   if (name == "ucx_addresses") {
@@ -27,7 +29,11 @@ inline Result<std::unique_ptr<Transport>> MakeByName(const std::string& name, Op
   }
 #endif
   options.encryption = Encrypts(name);
-  options.connections = name.ends_with('3') ? 3 : 1;
+  if (name.ends_with('3')) {
+    static std::vector<std::shared_ptr<NetworkThread>> threads;
+    options.connections = 3;
+    options.network = threads.emplace_back(std::make_shared<NetworkThread>("shared"));
+  }
   const bool tcp = name.starts_with("tls") || name.starts_with("tcp");
   return MakeTransport(tcp ? "tcp" : name, std::move(options));
 }

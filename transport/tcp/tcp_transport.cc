@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -19,13 +16,13 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
 #include "base/log_limit.h"
 #include "transport/acceptor.h"
+#include "transport/network_thread.h"
 #include "transport/open_files.h"
 #include "transport/places.h"
 #include "transport/tcp/connection.h"
@@ -92,7 +89,11 @@ Error OfGroup(const Group& group, const Connection& connection, const Error& err
 class TcpTransport final : public Transport, public ConnectionOwner {
  public:
   explicit TcpTransport(Options options)
-      : options_(std::move(options)), io_(1), scratch_(kScratchBytes) {
+      : options_(std::move(options)),
+        network_(options_.network ? options_.network
+                                  : std::make_shared<NetworkThread>("lockstep-tcp")),
+        io_(network_->io()),
+        scratch_(kScratchBytes) {
     capabilities_.name = "tcp";
     capabilities_.version = fmt::format("Boost.Asio {}.{}.{}", BOOST_ASIO_VERSION / 100000,
                                         BOOST_ASIO_VERSION / 100 % 1000, BOOST_ASIO_VERSION % 100);
@@ -107,11 +108,15 @@ class TcpTransport final : public Transport, public ConnectionOwner {
     OPENSSL_cleanse(key.data(), key.size());
     tls_scratch_.resize(TlsStream::kScratchBytes);
   }
-  ~TcpTransport() override { StopThread(); }
+  ~TcpTransport() override { Stop(); }
 
   Status Start(Handler* handler) override;
-  void Stop() override { StopThread(); }
-  void Post(std::function<void()> task) override { asio::post(io_, std::move(task)); }
+  void Stop() override;
+  void Post(std::function<void()> task) override {
+    asio::post(io_, [gate = gate_, task = std::move(task)] {
+      if (!gate->closed) task();
+    });
+  }
   void PostAt(Time when, std::function<void()> task) override;
   const Capabilities& capabilities() const override { return capabilities_; }
   std::string address() const override { return address_; }
@@ -147,15 +152,14 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void OnDown(Connection& connection, const Error& reason) override;
 
   void CheckThread() {
-    LOCKSTEP_CHECK(io_.get_executor().running_in_this_thread(), "not on the data thread");
+    LOCKSTEP_CHECK(network_->running_in_this_thread(), "not on the data thread");
   }
   Status Listen();
   void OnConnection(Connection::Socket socket);
   void LogRefusal(const Error& error);
   void TellRefusals(Time now);
   void FailConnect(const MemberId& who, const Error& error);
-  void StopThread();
-  void EndAll();
+  void EndAll(std::shared_ptr<std::promise<void>> ended);
   // It is null where there is none.
   Group* Find(PeerId peer) const {
     const auto found = peers_.find(peer);
@@ -171,6 +175,11 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void ConnectFurther(Group& group);
   void BringUp(const Group& forming);
 
+  // The data thread outlives this transport: what was posted to it and has not run by the end is
+  // not run any more. The data thread's own.
+  struct Gate {
+    bool closed = false;
+  };
   // A peer that is about to be connected to again.
   struct Again {
     MemberId who;
@@ -180,7 +189,9 @@ class TcpTransport final : public Transport, public ConnectionOwner {
 
   const Options options_;
   Capabilities capabilities_;
-  asio::io_context io_;
+  const std::shared_ptr<NetworkThread> network_;
+  asio::io_context& io_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
   std::unique_ptr<Acceptor> acceptor_;
   std::string address_;
   Handler* handler_ = nullptr;
@@ -204,7 +215,6 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   LogLimit refusals_{20, std::chrono::seconds(10)};
   asio::steady_timer refusals_over_{io_};  // waits while refusals are left to log
   bool refusals_to_tell_ = false;
-  std::thread thread_;
   std::once_flag stopped_;
 };
 
@@ -231,44 +241,30 @@ Status TcpTransport::Listen() {
 }
 
 Status TcpTransport::Start(Handler* handler) {
-  LOCKSTEP_CHECK(handler != nullptr && !thread_.joinable(), "Start is called once");
-  if (Status listening = Listen(); !listening) return listening;
+  LOCKSTEP_CHECK(handler != nullptr && handler_ == nullptr, "Start is called once");
   handler_ = handler;
-  // Signals are for the threads of the program.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::promise<Status> promise;
-  auto entered = promise.get_future();
-  thread_ = std::thread([this, promise = std::move(promise)]() mutable {
-    pthread_setname_np(pthread_self(), "lockstep-tcp");
-    const Status status = options_.enter_data_thread ? options_.enter_data_thread() : Status();
-    promise.set_value(status);
-    if (!status) return;
-    const auto work = asio::make_work_guard(io_);
-    io_.run();
+  const auto promise = std::make_shared<std::promise<Status>>();
+  auto entered = promise->get_future();
+  asio::post(io_, [this, promise] {
+    Status status = options_.enter_data_thread ? options_.enter_data_thread() : Status();
+    promise->set_value(status.ok() ? Listen() : std::move(status));
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  Status status = entered.get();
-  if (!status) {
-    thread_.join();
-    acceptor_ = nullptr;
-  }
-  return status;
+  return entered.get();
 }
 
-void TcpTransport::StopThread() {
+void TcpTransport::Stop() {
   std::call_once(stopped_, [this] {
-    if (!thread_.joinable()) return;
-    LOCKSTEP_CHECK(thread_.get_id() != std::this_thread::get_id(), "Stop on the data thread");
-    asio::post(io_, [this] { EndAll(); });
-    thread_.join();
+    LOCKSTEP_CHECK(!network_->running_in_this_thread(), "Stop on the data thread");
+    const auto ended = std::make_shared<std::promise<void>>();
+    auto over = ended->get_future();
+    asio::post(io_, [this, ended] { EndAll(ended); });
+    over.get();
   });
 }
 
-void TcpTransport::EndAll() {
+void TcpTransport::EndAll(std::shared_ptr<std::promise<void>> ended) {
   stopping_ = true;
+  gate_->closed = true;
   refusals_over_.cancel();
   TellRefusals(kNever);
   acceptor_ = nullptr;
@@ -278,10 +274,12 @@ void TcpTransport::EndAll() {
   while (!forming_.empty()) forming_.back()->main().End(reason);
   while (!peers_.empty()) peers_.begin()->second->main().End(reason);
   if (failures_to_tell_ > 0) {
-    asio::post(io_, [this] { EndAll(); });
+    asio::post(io_, [this, ended] { EndAll(ended); });
     return;
   }
-  io_.stop();
+  // The handlers of what was closed, and of a connection that has ended by itself, are queued and
+  // do nothing; they run before this one.
+  asio::post(io_, [ended] { ended->set_value(); });
 }
 
 void TcpTransport::PostAt(Time when, std::function<void()> task) {
@@ -289,10 +287,10 @@ void TcpTransport::PostAt(Time when, std::function<void()> task) {
   auto timer = std::make_unique<asio::steady_timer>(
       io_, std::chrono::steady_clock::time_point(when.time_since_epoch()));
   asio::steady_timer& waiting = *timer;
-  waiting.async_wait(
-      [timer = std::move(timer), task = std::move(task)](boost::system::error_code error) {
-        if (!error) task();
-      });
+  waiting.async_wait([timer = std::move(timer), gate = gate_,
+                      task = std::move(task)](boost::system::error_code error) {
+    if (!error && !gate->closed) task();
+  });
 }
 
 void TcpTransport::OnConnection(Connection::Socket socket) {

@@ -1,6 +1,5 @@
 #include "worker/runtime/control_link.h"
 
-#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -10,7 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,22 +28,23 @@ constexpr std::size_t kJoinedBytes = 16u << 10;
 
 class ControlLinkImpl final : public ControlLink {
  public:
-  explicit ControlLinkImpl(Callbacks callbacks)
-      : callbacks_(std::move(callbacks)), work_(asio::make_work_guard(io_)) {}
+  explicit ControlLinkImpl(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
 
   ~ControlLinkImpl() override {
-    if (!thread_.joinable()) return;
-    asio::post(io_, [this] {
+    const auto ended = std::make_shared<std::promise<void>>();
+    auto over = ended->get_future();
+    asio::post(io_, [this, ended] {
+      ended_ = ended;
       client_.reset();
-      if (!channel_ || closed_) return io_.stop();
+      if (!channel_ || closed_) return Finish();
       closing_ = true;
       channel_->Close();
       limit_.expires_after(std::chrono::seconds(1));
-      limit_.async_wait([this](const boost::system::error_code&) { io_.stop(); });
+      limit_.async_wait([this](const boost::system::error_code& cancelled) {
+        if (!cancelled) Finish();
+      });
     });
-    thread_.join();
-    channel_.reset();
-    client_.reset();
+    over.get();
   }
 
   Status Open(const HostPort& coordinator, const std::string& secret_file, Duration timeout,
@@ -60,29 +59,23 @@ class ControlLinkImpl final : public ControlLink {
       if (!secret->warning.empty()) spdlog::warn("{}", secret->warning);
       options.secret = secret->secret;
     }
-    std::promise<Status> opened;
-    client_ = std::make_unique<control::ControlClient>(
-        io_, std::move(options),
-        [this, &opened](Result<std::unique_ptr<control::CoordinatorChannel>> channel) {
-          if (!channel) return opened.set_value(channel.error());
-          channel_ = std::move(*channel);
-          local_address_ = channel_->local_host();
-          channel_->Start({.on_message = callbacks_.on_message,
-                           .on_closed = [this](const Error& error) { OnClosed(error); },
-                           .on_drained = [this] { Release(); },
-                           .run_in_hand = callbacks_.run_in_hand});
-          opened.set_value({});
-        });
-    thread_ = std::thread([this] { io_.run(); });
-    pthread_setname_np(thread_.native_handle(), "control");
-    return opened.get_future().get();
+    const auto opened = std::make_shared<std::promise<Status>>();
+    auto outcome = opened->get_future();
+    asio::post(io_, [this, options = std::move(options), opened]() mutable {
+      client_ = std::make_unique<control::ControlClient>(
+          io_, std::move(options),
+          [this, opened](Result<std::unique_ptr<control::CoordinatorChannel>> channel) {
+            opened->set_value(channel ? Begin(std::move(*channel)) : Status(channel.error()));
+          });
+    });
+    return outcome.get();
   }
 
   void Send(msg::FromWorker message, std::function<void()> sent) override {
     {
       const std::lock_guard lock(mutex_);
       given_.push_back({std::move(message), std::move(sent)});
-      if (given_.size() > 1) return;  // the control thread is about to look
+      if (given_.size() > 1) return;  // the network thread is about to look
     }
     asio::post(io_, [this] { SendGiven(); });
   }
@@ -94,12 +87,30 @@ class ControlLinkImpl final : public ControlLink {
   }
 
   const std::string& local_address() const override { return local_address_; }
+  std::shared_ptr<transport::NetworkThread> network() const override { return network_; }
 
  private:
   struct Given {
     msg::FromWorker message;
     std::function<void()> sent;
   };
+
+  Status Begin(std::unique_ptr<control::CoordinatorChannel> channel) {
+    channel_ = std::move(channel);
+    local_address_ = channel_->local_host();
+    channel_->Start({.on_message = callbacks_.on_message,
+                     .on_closed = [this](const Error& error) { OnClosed(error); },
+                     .on_drained = [this] { Release(); },
+                     .run_in_hand = callbacks_.run_in_hand});
+    return {};
+  }
+
+  // What was posted or cancelled before has run when the destructor hears of it.
+  void Finish() {
+    channel_.reset();
+    limit_.cancel();
+    if (ended_) asio::post(io_, [ended = std::exchange(ended_, nullptr)] { ended->set_value(); });
+  }
 
   // What a worker says at once, as that it has computed its units and sealed its part, goes out at
   // once: the coordinator wakes once for it.
@@ -137,13 +148,14 @@ class ControlLinkImpl final : public ControlLink {
   }
   void OnClosed(const Error& error) {
     closed_ = true;
-    if (closing_) return io_.stop();
+    if (closing_) return Finish();
     callbacks_.on_closed(error);
   }
 
   const Callbacks callbacks_;
-  asio::io_context io_;
-  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  const std::shared_ptr<transport::NetworkThread> network_ =
+      std::make_shared<transport::NetworkThread>("network");
+  asio::io_context& io_ = network_->io();
   asio::steady_timer limit_{io_};
   std::unique_ptr<control::ControlClient> client_;
   std::unique_ptr<control::CoordinatorChannel> channel_;
@@ -153,7 +165,7 @@ class ControlLinkImpl final : public ControlLink {
   bool closed_ = false;
   bool closing_ = false;
   std::string local_address_;
-  std::thread thread_;
+  std::shared_ptr<std::promise<void>> ended_;  // told at the end of the destructor
 };
 
 }  // namespace

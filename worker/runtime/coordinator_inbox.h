@@ -1,4 +1,4 @@
-// The messages of the coordinator to a worker, on its way from the control thread to the data
+// The messages of the coordinator to a worker, on its way from the network thread to the data
 // plane. Before the worker has begun there is no plane: messages wait here, the first of them for
 // whoever called Session::Join. Afterwards each goes through at once.
 //
@@ -29,7 +29,7 @@ class CoordinatorInbox {
   explicit CoordinatorInbox(std::function<void(const Error&)> on_broken)
       : on_broken_(std::move(on_broken)) {}
 
-  // --- control thread
+  // --- network thread
   void Put(msg::ToWorker message);
   void Close(const Error& error);
 

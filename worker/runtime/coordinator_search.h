@@ -1,7 +1,7 @@
 // The search for the next coordinator, after the one that this worker has followed is gone.
 //
 // Threads: the compute thread alone makes, asks and drops a search. Each channel that it opens has
-// a control thread of its own.
+// a network thread of its own.
 // Ownership: the search owns the channel to the coordinator that it has found, until Take.
 // Errors: one line for people, from Look. A coordinator that this worker cannot follow is no error.
 #pragma once

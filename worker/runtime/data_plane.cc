@@ -24,7 +24,8 @@
 namespace lockstep::worker {
 namespace {
 
-TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
+// A device's copies may hold its thread up.
+TransportSet::Setup TransportsOf(const DataPlane::Setup& setup, const ExchangeMemory& memory) {
   transport::Options options;
   options.self = setup.core.self;
   options.job_key = setup.job_key;
@@ -35,6 +36,7 @@ TransportSet::Setup TransportsOf(const DataPlane::Setup& setup) {
   options.encryption = setup.encryption;
   options.connections = setup.connections;
   options.members = setup.members;
+  if (memory.on_host()) options.network = setup.network;
   return {std::move(options), setup.core.piece_bytes, setup.timeouts.fetch};
 }
 
@@ -52,7 +54,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
         memory_(buffers.memory()),
         compute_(compute),
         operations_(layout, buffers, arenas_, optimizer, setup_.rounding_seed, setup_.seed),
-        transports_(*this, memory_, TransportsOf(setup_)),
+        transports_(*this, memory_, TransportsOf(setup_, memory_)),
         path_log_({.facts = setup_.paths,
                    .require_gpudirect = setup_.require_gpudirect,
                    .host_id = setup_.core.host_id}),

@@ -21,6 +21,7 @@
 #include "base/job_config.h"
 #include "base/messages.h"
 #include "base/result.h"
+#include "transport/network_thread.h"
 #include "transport/paths/choice.h"
 #include "transport/paths/judge.h"
 #include "worker/core/step_machine.h"
@@ -37,14 +38,15 @@ class DataPlane {
   struct Setup {
     MachineConfig core;
     std::vector<std::byte> job_key;
-    std::string data_host;                             // to listen on
-    std::vector<transport::paths::Choice> transports;  // to open and to offer
-    bool encryption = false;                           // exchange.encryption
-    std::uint64_t seed = 0;                            // of the job
-    std::optional<std::uint64_t> rounding_seed;        // with exchange.rounding = stochastic
-    std::size_t connections = 1;                       // exchange.connections
-    std::size_t members = 0;                           // of the job, see transport::Options
-    CrewSize::Setup threads;                           // of sums and updates
+    std::string data_host;                              // to listen on
+    std::vector<transport::paths::Choice> transports;   // to open and to offer
+    bool encryption = false;                            // exchange.encryption
+    std::uint64_t seed = 0;                             // of the job
+    std::optional<std::uint64_t> rounding_seed;         // with exchange.rounding = stochastic
+    std::size_t connections = 1;                        // exchange.connections
+    std::size_t members = 0;                            // of the job, see transport::Options
+    std::shared_ptr<transport::NetworkThread> network;  // of the connection to the coordinator
+    CrewSize::Setup threads;                            // of sums and updates
     Timeouts timeouts;
     transport::paths::Facts paths;
     std::string no_arena;            // why this worker has none for its peers; empty: it has

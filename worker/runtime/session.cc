@@ -536,6 +536,7 @@ class SessionImpl final : public Session {
     DataPlane::Setup setup = SetupOf(config_, welcome_, options_, *parts_);
     setup.data_host =
         options_.data_host.empty() ? channel_->link->local_address() : options_.data_host;
+    setup.network = channel_->link->network();
     searches_ = CoordinatorPatience(config_) > Duration{} || config_.checkpoint.rescue;
     setup.core.reattaches = searches_;
     setup.unfit = [this](const std::string& reason) {
@@ -554,7 +555,7 @@ class SessionImpl final : public Session {
     return setup;
   }
 
-  // The control thread may still hold what the plane wants to be told of when the plane has ended.
+  // The network thread may still hold what the plane wants to be told of when the plane has ended.
   std::function<void()> Guarded(std::function<void()> sent) {
     if (!sent) return nullptr;
     return [inbox = &channel_->inbox, sent = std::move(sent)] { inbox->IfPassing(sent); };
@@ -815,7 +816,7 @@ class SessionImpl final : public Session {
   msg::Welcome welcome_;
   std::string coordinator_ = options_.coordinator;  // that is followed
   std::mutex standbys_mutex_;
-  std::vector<std::string> standbys_;  // under it: the control thread sets them
+  std::vector<std::string> standbys_;  // under it: the network thread sets them
   JobConfig config_;
   std::unique_ptr<SessionParts> parts_;  // since Begin
   std::unique_ptr<Pacer> pacer_;
