@@ -116,7 +116,10 @@ class Trainer(transformers.Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         """The first that the Trainer does with its arguments."""
         args = self.args
+        # The sampler of another strategy may read the whole dataset, so it is refused before it is made.
+        its_own = type(self)._get_train_sampler is transformers.Trainer._get_train_sampler
         for wrong, words in (
+            (its_own and args.train_sampling_strategy not in ("random", "sequential"), self._wrong_sampling()),
             (
                 args.gradient_accumulation_steps > 1 and "global_batch" in self._prepare,
                 "gradient_accumulation_steps and global_batch of prepare both say how many samples a step has: leave one out",
@@ -137,15 +140,16 @@ class Trainer(transformers.Trainer):
         """Worker 0 writes, and speaks."""
         _accelerate_state.be_alone(worker, cpu=self.args.use_cpu)
 
+    def _wrong_sampling(self) -> str:
+        strategy = self.args.train_sampling_strategy
+        return f"train_sampling_strategy='{strategy}': lockstep orders the samples, so one of 'random' and 'sequential'"
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         theirs = super().get_train_dataloader()
         stream = isinstance(theirs.dataset, IterableDataset)
         sampler = None if stream else self._get_train_sampler(theirs.dataset)
         if not stream and not isinstance(sampler, RandomSampler | SequentialSampler):
-            raise UsageError(
-                f"train_sampling_strategy='{self.args.train_sampling_strategy}': lockstep orders the samples, so one of 'random' "
-                "and 'sequential'"
-            )
+            raise UsageError(self._wrong_sampling())
         loader = _Rounds(
             theirs.dataset,
             batch_size=self.args.per_device_train_batch_size,

@@ -20,6 +20,8 @@ class Data(Dataset):
         return 24
 
     def __getitem__(self, i):
+        if i >= len(self):
+            raise IndexError(i)
         words = (torch.arange(8) * (1 + i % 3) + i) % 16
         labels = words.clone()
         labels[: i % 5] = -100
