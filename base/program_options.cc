@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "base/ini.h"
@@ -78,6 +80,27 @@ bool IsJobOption(const std::string& argument) {
   return key.starts_with("--") && key.find('.') != std::string::npos && key != "--policy.plugin";
 }
 
+// --min-workers and --max-workers, which stand for a setting each.
+struct Size {
+  const char* option;
+  const char* key;
+  std::optional<std::uint32_t> given;
+  std::uint32_t JobSection::*to;
+};
+
+Status TakeSize(const Size& size, std::span<const std::string> arguments, JobConfig* job) {
+  if (!size.given) return {};
+  const bool twice = std::ranges::any_of(arguments, [&](const std::string& argument) {
+    return argument.substr(0, argument.find('=')) == fmt::format("--{}", size.key);
+  });
+  if (twice) {
+    return Invalid(
+        fmt::format("--{}: it is the same as --{}: give one of them", size.option, size.key));
+  }
+  job->job.*size.to = *size.given;
+  return {};
+}
+
 // All that it needs to know of the job comes from the coordinator that it follows.
 Status CheckStandby(const CoordinatorOptions& options, const OptionTable& table,
                     std::span<const std::string> arguments) {
@@ -89,7 +112,8 @@ Status CheckStandby(const CoordinatorOptions& options, const OptionTable& table,
     return Invalid("--follow: port 0 is for who listens; say the one that it got");
   }
   if (options.run_dir.empty()) return Invalid("--run-dir: required, as --run-dir runs/a");
-  for (const char* other : {"workers", "config", "resume", "reattach", "config-from-workers"}) {
+  for (const char* other : {"workers", "min-workers", "max-workers", "config", "resume", "reattach",
+                            "config-from-workers"}) {
     if (table.Given(other)) {
       return Invalid(fmt::format(
           "--{}: not with --standby, which does as the coordinator that it follows", other));
@@ -237,6 +261,13 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
     return value == 0 ? std::string() : std::to_string(value);  // it has no default
   };
   table.Add("workers", &options.workers, workers, "Workers that the job has; required");
+  std::array<Size, 2> sizes = {
+      Size{"min-workers", "job.min_workers", std::nullopt, &JobSection::min_workers},
+      Size{"max-workers", "job.max_workers", std::nullopt, &JobSection::max_workers}};
+  for (Size& size : sizes) {
+    table.Add(size.option, &size.given, Maybe(Count(1, kMaxWorkers)),
+              fmt::format("The same as --{}", size.key));
+  }
   table.Add("config", &options.config_file, Text("FILE", "an INI file"),
             "The job's config; without it all defaults hold");
   table.Add("run-dir", &options.run_dir, Text("DIR", "a folder"),
@@ -312,6 +343,9 @@ Result<CoordinatorOptions> ParseCoordinatorOptions(std::span<const std::string> 
   // settings.
   if (options.config_from_workers && !options.resume && !table.Given("job.min_workers")) {
     options.job.job.min_workers = 1;
+  }
+  for (const Size& size : sizes) {
+    if (Status taken = TakeSize(size, arguments, &options.job); !taken) return taken.error();
   }
   if (Status checked = CheckJobConfig(options.job); !checked) return checked.error();
   if (Status checked = CheckCoordinator(options); !checked) return checked.error();

@@ -314,7 +314,8 @@ class Trainer(transformers.Trainer):
         """The job's checkpoints come at the Trainer's steps, so that a resume finds both."""
         entry = self.job._entry
         if self.args.save_strategy == "steps" and not self.args.save_only_model and (entry.coordinator or entry.run_dir):
-            self.job._settings = {"checkpoint.every_rounds": str(self.state.save_steps)} | self.job._settings
+            saved = {"checkpoint.every_rounds": str(self.state.save_steps), "checkpoint.every_epochs": "0"}
+            self.job._settings = saved | self.job._settings
 
     def _take_state(self, source: str | bool) -> None:
         """Of its newest checkpoint up to the job's round, or of that one."""

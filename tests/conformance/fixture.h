@@ -15,8 +15,8 @@
 namespace lockstep::transport {
 
 // "inproc", "tcp" and whatever else this build has; "tls" is tcp with encryption; "tcp3" and "tls3"
-// have three connections to each peer and a thread that outlives them; "staged" is tcp behind the staging of a device, whose memory
-// all regions are taken for.
+// have three connections to each peer and a thread that outlives them; "staged" is tcp behind the
+// staging of a device, whose memory all regions are taken for.
 std::vector<std::string> AllTransports();
 // Those that cross a process.
 std::vector<std::string> ProcessTransports();

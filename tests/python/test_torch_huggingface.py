@@ -16,8 +16,9 @@ CASES = {"accumulates": 2e-6, "accumulates_means": 2e-6, "bf16": 0.05, "best": 1
 
 RESUMES = """
 import os, sys
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, {harness!r}]
 import torch, lockstep, transformers
+from harness import wait_for
 from torch_huggingface import Data, gpt2
 from lockstep.huggingface import Trainer
 out, dies, *resume = sys.argv[1:]
@@ -27,6 +28,9 @@ class Patient(transformers.EarlyStoppingCallback):
         super().on_train_begin(args, state, control, **more)
     def on_step_end(self, args, state, control, **_):
         print("step", state.global_step, flush=True)
+        if int(dies) > 0 and state.global_step in (5, 9):  # a checkpoint that is due while one is written waits for it
+            saved = os.path.join({run!r}, "checkpoints", f"round-{{state.global_step - 2:010}}.json")
+            wait_for("the job's checkpoint", lambda: os.path.exists(saved))
         if state.global_step == int(dies):
             os._exit(1)
 arguments = transformers.TrainingArguments(out, per_device_train_batch_size=2, gradient_accumulation_steps=2, num_train_epochs=3, report_to=[],
@@ -82,6 +86,9 @@ class HuggingfaceTest(TorchTest):
         found = alone["best"]
         self.assertLess(found["state"][3], found["state"][0], "the last parameters are the best: the case shows nothing")
 
+    def resumes(self):
+        return RESUMES.format(here=str(HERE), harness=str(HERE.parent / "cluster"), run=str(self.folder / "run"))
+
     def resume(self, *words, script, status=0):
         done = lockstep_run("-n", 2, "--run-dir", self.folder / "run", "--set", "job.join_timeout=10min", *words[:-2], script, self.folder / "out", *words[-2:])
         self.assertEqual(done.returncode, status, done)
@@ -89,7 +96,7 @@ class HuggingfaceTest(TorchTest):
 
     def test_a_resume_has_the_state_of_the_trainer(self):
         """The job dies after step 9, and the checkpoints of both are of step 8, in the second epoch of six steps."""
-        script = self.script(RESUMES.format(here=str(HERE)))
+        script = self.script(self.resumes())
         self.resume("9", "none", script=script, status=1)
         lines, _ = self.resume("--resume", "-1", "true", script=script)
         for said in lines:
@@ -125,7 +132,7 @@ print("steps", *steps)
         self.assertIn("steps 2 2 2 2", done.stdout)
 
     def test_a_job_of_a_script_s_own_coordinator_resumes(self):
-        script = self.script(RESUMES.format(here=str(HERE)))
+        script = self.script(self.resumes())
         words = (script, self.folder / "out")
         died = run(*words, 10, "none", self.folder / "run")
         self.assertEqual(died.returncode, 1, died)

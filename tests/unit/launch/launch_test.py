@@ -250,6 +250,10 @@ class LaunchTest(unittest.TestCase):
         self.assertNotIn("\x1b", done.stdout)
         self.assert_none_left(done.stdout)
 
+    def test_sizes_become_settings(self):
+        done = self.run_to_end("--min-workers", "1", "--max-workers", "4")
+        self.assertIn(" --plan.do=finish --job.min_workers=1 --job.max_workers=4 --secret-file ", done.stdout)
+
     def test_devices_go_round_the_workers(self):
         done = self.run_to_end("--device", "cpu", "--device", "cuda:0", workers=3)
         for worker, device in enumerate(("cpu", "cuda:0", "cpu")):
@@ -636,7 +640,8 @@ class LaunchTest(unittest.TestCase):
         for arguments in ([], ["-n", "0", "--config", str(self.config)], ["-n", "2", "--config", "none.ini"],
                           [*base, "--set", "nonsense"], [*base, "--slowdown", "worker=2,factor=3"],
                           [*base, "--slowdown", "fast"], [*base, "--resume"], [*base, "--unknown"],
-                          [*base, "--restart-workers", "-1"], [*base, "--build-dir", str(self.folder / "empty")],
+                          [*base, "--restart-workers", "-1"], [*base, "--min-workers", "0"], [*base, "--max-workers", "many"],
+                          [*base, "--max-workers", "4", "--set", "job.max_workers=4"], [*base, "--build-dir", str(self.folder / "empty")],
                           ["-n", "2", "--config", "x" * 300], [*base, "--resume", "--run-dir", "x" * 300],
                           ["-n", "2", "--config", "locked/job.ini"], [*base, "--resume", "--run-dir", "locked/run"],
                           ["-n", "2", "--", "./" + "x" * 300], ["-n", "2", "--", "locked/program"]):

@@ -31,6 +31,39 @@ TEST(CoordinatorOptions, ReadsCommandLineAndConfig) {
   EXPECT_EQ(options->print, "");
 }
 
+TEST(CoordinatorOptions, SizesHaveNamesOfTheirOwn) {
+  TempFolder folder;
+  const std::string file = folder.Write("job.ini", "[job]\nmin_workers = 3\nunits = 8\n");
+  Args args = {"--workers=4", "--run-dir=a", "--min-workers", "2", "--max-workers=8"};
+  auto options = ParseCoordinatorOptions(args);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->job.job.min_workers, 2u);
+  EXPECT_EQ(options->slots(), 8u);
+  args.push_back("--config=" + file);
+  options = ParseCoordinatorOptions(args);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->job.job.min_workers, 2u) << "the command line wins over the file";
+  // Also over what would hold with settings of the workers' program.
+  const std::string settings = "[job]\nmin_workers = 4\n";
+  options = ParseCoordinatorOptions(
+      Args{"--workers=4", "--run-dir=a", "--config-from-workers", "--min-workers=2"}, &settings);
+  ASSERT_TRUE(options.ok()) << options.error().message;
+  EXPECT_EQ(options->job.job.min_workers, 2u);
+
+  const auto error = [](const Args& wrong) {
+    const auto refused = ParseCoordinatorOptions(wrong);
+    return refused.ok() ? "" : refused.error().message;
+  };
+  EXPECT_EQ(error({"--workers=4", "--run-dir=a", "--min-workers=2", "--job.min_workers=2"}),
+            "--min-workers: it is the same as --job.min_workers: give one of them");
+  EXPECT_THAT(error({"--workers=4", "--run-dir=a", "--max-workers=0"}),
+              StartsWith("--max-workers = \"0\": expected"));
+  EXPECT_EQ(error({"--workers=4", "--run-dir=a", "--max-workers=3"}),
+            "job.max_workers = 3 is less than --workers 4");
+  EXPECT_EQ(error({"--standby", "--follow=a:1", "--run-dir=a", "--max-workers=9"}),
+            "--max-workers: not with --standby, which does as the coordinator that it follows");
+}
+
 TEST(CoordinatorOptions, ResumeReadsTheRunDirectorysConfig) {
   TempFolder folder;
   folder.Write("config.ini", "[job]\nseed = 77\n");

@@ -20,6 +20,8 @@ def make_parser():
                     "status is 0 if the job has completed, the program of worker 0 has succeeded and no program has failed after the job.")
     parser.set_defaults(launcher="tools/launch")  # as workers are told
     parser.add_argument("-n", type=int, metavar="WORKERS", help="number of workers; required without --hosts")
+    for name, words in (("min", "with fewer workers the job waits"), ("max", "more workers may join later, up to so many")):
+        parser.add_argument(f"--{name}-workers", type=int, metavar="N", help=f"{words}; the same as --set job.{name}_workers=N")
     parser.add_argument("--config", metavar="FILE", help="the job's INI file; required without a PROGRAM")
     parser.add_argument("--run-dir", metavar="DIR", help="folder for records and checkpoints; default: runs/DATE-TIME-POLICY")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
@@ -88,6 +90,8 @@ def checked(options):
         bad_usage("--resume: name the job to continue with --run-dir")
     if options.resume and not options.elsewhere and not os.path.isdir(options.run_dir):
         bad_usage(f"--resume: there is no run directory {options.run_dir}{why_not(options.run_dir)}")
+    for name in ("min", "max"):
+        take_size(options, name, getattr(options, f"{name}_workers"))
     for setting in options.settings:
         if not re.fullmatch(r"[a-z0-9_]+(\.[a-z0-9_]+)+=.*", setting, re.DOTALL):
             bad_usage(f"--set {setting}: expected section.key=value")
@@ -99,6 +103,18 @@ def checked(options):
     if options.run_dir is None:
         options.run_dir = default_run_dir(options)
     return options
+
+
+def take_size(options, name, workers):
+    """Makes a setting of --min-workers or --max-workers."""
+    if workers is None:
+        return
+    if workers < 1:
+        bad_usage(f"--{name}-workers: expected at least one worker")
+    key = f"job.{name}_workers"
+    if any(setting.startswith(f"{key}=") for setting in options.settings):
+        bad_usage(f"--{name}-workers: it is the same as --set {key}: give one of them")
+    options.settings.append(f"{key}={workers}")
 
 
 def why_not(path):
