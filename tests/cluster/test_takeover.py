@@ -63,6 +63,12 @@ class Takeover(ClusterTest):
     def test_nor_do_they_where_one_worker_has_each_shard(self):
         self.run_through(5, optimizer__replicas=1, optimizer__name="adamw", exchange__mapping="off", exchange__encryption="on")
 
+    def test_what_compression_has_kept_back_stays(self):
+        for options in ({"exchange__compression": "topk", "exchange__topk_fraction": 0.05},
+                        {"exchange__compression": "powersgd", "optimizer__lr": 0.02}):
+            with self.subTest(options=options):
+                self.run_through(5, **options)
+
     def replace_a_worker(self, workers, said, **options):
         """The last one dies with the coordinator, and another one comes in its place."""
         last = workers - 1

@@ -294,6 +294,8 @@ void Core::Detach() {
   } else {
     detached.lack = Lack();
   }
+  detached.applied = own_.applied();
+  detached.copied = own_.was_copied();
   detached.next_generation = context_.next_generation;
   detached.epochs_seen = epoch_ends_.seen();
   ending_.Detach();

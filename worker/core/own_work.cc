@@ -66,13 +66,21 @@ void OwnWork::OnApplied(RoundId round, std::span<const CommittedPart> parts) {
   for (Contribution& c : contributions_) {
     if (c.round <= round) c.dropped = true;
   }
+  std::size_t known = 0;
   for (const Open& open : open_) {
     const bool counts =
         open.round == round && std::ranges::any_of(parts, [&](const CommittedPart& part) {
           return part.member == context_.config.self && part.part == open.part.part;
         });
     if (!counts) continue;
+    ++known;
     applied_.push_back(open.part);
+    told_in_ = 0;
+  }
+  const auto own = std::ranges::count(parts, context_.config.self, &CommittedPart::member);
+  // A part that was sealed under the coordinator before: the compute thread cannot tell which.
+  if (own > static_cast<std::ptrdiff_t>(known)) {
+    was_copied_ = true;
     told_in_ = 0;
   }
   std::erase_if(open_, [&](const Open& open) { return open.round <= round; });

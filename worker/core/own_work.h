@@ -87,6 +87,9 @@ class OwnWork {
 
   // The compute thread is in a unit or seals a part.
   bool Busy() const;
+  // See action::StartWork.
+  const std::vector<SealedPart>& applied() const { return applied_; }
+  bool was_copied() const { return was_copied_; }
   // And does so with the parameters themselves, or they are being copied: they must not change.
   bool UsesParameters() const;
   // The open round's work is not finished.

@@ -510,6 +510,9 @@ struct Detached {
   std::vector<std::uint32_t> shards = {};
   bool whole = true;
   std::string lack;
+  // As of StartWork: what became of this worker's parts, whose numbers are void from here on.
+  std::vector<SealedPart> applied = {};
+  bool copied = false;
   std::uint32_t next_generation = 1;  // of the arena's blocks; MachineConfig::first_generation
   EpochsSeen epochs_seen;             // MachineConfig::epochs_seen
 };

@@ -48,6 +48,12 @@ void Residual::OnStart(std::span<const SealedPart> parts, bool copied) {
   seen_.assign(parts.begin(), parts.end());
 }
 
+void Residual::OnNewNumbers(std::span<const SealedPart> applied, bool copied) {
+  OnStart(copied ? std::span<const SealedPart>() : applied, copied);
+  seen_.clear();
+  for (Left& left : parts_) left.part = {};
+}
+
 bool Residual::Send(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
                     std::byte* to) {
   Left& left = parts_[part.part.value];

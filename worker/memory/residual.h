@@ -34,6 +34,9 @@ class Residual {
   // `copied`: the parameters come from another member, and nothing is known: the kept numbers are
   // lost.
   void OnStart(std::span<const SealedPart> applied, bool copied);
+  // Works have other numbers from here on. As OnStart for the parts before; of others nothing is in
+  // the parameters.
+  void OnNewNumbers(std::span<const SealedPart> applied, bool copied);
   // The place where the gradient of a part of the present work is summed. Begin: from here on it is
   // another part's.
   float* Gradient(PartIndex part) { return parts_[part.value].floats; }

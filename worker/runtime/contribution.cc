@@ -30,6 +30,13 @@ Contribution::Contribution(const JobConfig& config, WorkerId self, const Layout&
   }
 }
 
+void Contribution::OnNewCoordinator(std::span<const SealedPart> applied, bool copied) {
+  if (residual_) residual_->OnNewNumbers(applied, copied);
+  part_.reset();
+  gradient_ = nullptr;
+  buckets_ = unsettled_ = 0;
+}
+
 bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
   const SealedPart begun{work.work, part};
   const bool first = part_ != begun;

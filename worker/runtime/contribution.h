@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "base/ids.h"
 #include "base/job_config.h"
@@ -28,6 +29,9 @@ class Contribution {
   // `layout` and `buffers` outlive it.
   Contribution(const JobConfig& config, WorkerId self, const Layout& layout,
                WorkerBuffers& buffers);
+
+  // The next coordinator numbers works anew. `applied`, `copied`: as of action::Detached.
+  void OnNewCoordinator(std::span<const SealedPart> applied, bool copied);
 
   // A run of this part of the work begins. True: its first one, for which the gradient begins at
   // zero, which is the caller's to see to.

@@ -497,8 +497,6 @@ class SessionImpl final : public Session {
     compute_.Reset();
     parts_->buffers->ForgetRegions();
     parts_->buffers->ForgetSnapshots();
-    // What compression has kept back goes with the one before (worker/memory/residual.h).
-    contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
     // The same coordinator, which has given this worker up while it was stopped, believes nothing.
     const bool same = next.welcome.term == welcome_.term;
     welcome_ = std::move(next.welcome);
@@ -511,6 +509,8 @@ class SessionImpl final : public Session {
       kept.held.reset();
       kept.shards.clear();
     }
+    // What compression has kept back stays with parameters that stay (worker/memory/residual.h).
+    contribution_->OnNewCoordinator(kept.applied, kept.copied || !kept.held);
     if (Status started = StartExchange(kept); !started) {
       compute_.End({.reason = started.error().message, .failed = true});
     }

@@ -180,5 +180,35 @@ TEST_F(ResidualTest, WithCopiedParametersItBeginsAtZero) {
   EXPECT_EQ(Compute(2, 0, Gradient(1)), bytes);
 }
 
+// The numbers of works begin anew, and say nothing of those before.
+TEST_F(ResidualTest, WithTheNextCoordinatorItGoesOn) {
+  for (const bool counts : {true, false}) {
+    std::ranges::fill(kept_, 0.0f);
+    residual_ = Residual(kept_.data(), {first_.data(), second_.data()}, kCount);
+    Start({});
+    std::vector<float> account = Gradient(1);
+    std::vector<float> sent = Sent(Compute(1, 0, Gradient(1)));
+    Start({{1, PartIndex(0)}});
+    const std::vector<float> of_last = Sent(Compute(2, 0, Gradient(2)));
+    std::vector<SealedPart> applied;
+    if (counts) {
+      applied.push_back({2, PartIndex(0)});
+      Add(Gradient(2), &account);
+      Add(of_last, &sent);
+    }
+    residual_.OnNewNumbers(applied, /*copied=*/false);
+    Start({});
+    for (std::uint32_t work = 1; work <= 2; ++work) {
+      Add(Gradient(work + 2), &account);
+      Add(Sent(Compute(work, 0, Gradient(work + 2))), &sent);
+      Start({{work, PartIndex(0)}});
+    }
+    Add(Kept(), &sent);
+    EXPECT_EQ(sent, account) << counts;
+    residual_.OnNewNumbers({}, /*copied=*/true);
+    EXPECT_EQ(Kept(), std::vector<float>(kCount));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::worker

@@ -164,6 +164,36 @@ TEST_F(AppliedPartsTest, NothingIsKnownAfterCopying) {
   EXPECT_FALSE(start_.copied);
 }
 
+// The coordinator is lost: what the next one numbers anew is said of these parts before.
+TEST_F(AppliedPartsTest, IsToldWithTheLastWordOnACoordinator) {
+  MachineConfig config = Config();
+  config.reattaches = true;
+  for (const bool counts : {true, false}) {
+    machine_ = StepMachine(config, Layout({{0, 4096}}, 4 * 4096));
+    BeginAt0();
+    const std::uint32_t work = start_.work;
+    Compute(work);
+    Tell(CommitOf(0, counts ? std::vector{Own(0), Peers()} : std::vector{Peers()}));
+    Apply(0);
+    Do(event::CoordinatorGone{"reset"});
+    Do(event::CoordinatorFound{});
+    const auto detached = All<action::Detached>();
+    ASSERT_EQ(detached.size(), 1u);
+    EXPECT_EQ(detached[0].applied, counts ? Parts({Part(work, 0)}) : Parts());
+    EXPECT_FALSE(detached[0].copied);
+  }
+}
+
+// It was sealed under the coordinator before, whose work nobody can name here.
+TEST_F(AppliedPartsTest, NothingIsKnownAfterAPartOfBefore) {
+  BeginAt0();
+  Tell(CommitOf(0, {Own(0), Peers()}));
+  Apply(0);
+  EXPECT_EQ(start_.round, RoundId(1));
+  EXPECT_TRUE(start_.copied);
+  EXPECT_EQ(start_.applied, Parts());
+}
+
 // The compute thread was sealing a part of the work before, of which it had begun without a word of
 // that: the seal says nothing of what it has heard.
 TEST_F(AppliedPartsTest, ASealThatWasUnderWayIsNoAnswer) {
