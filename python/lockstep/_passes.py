@@ -236,9 +236,10 @@ class Passes:
     # --- one pass
 
     def _guarded(self, runs: Iterator[Any]) -> Iterator[Any]:
+        error = _errors.Error  # the interpreter may end this where modules have no names any more
         try:
             yield from runs
-        except _errors.Error:
+        except error:
             self.refused = True
             raise
 

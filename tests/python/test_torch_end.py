@@ -103,7 +103,7 @@ for step in range(3):
     F.cross_entropy(model(x), y).backward()
     opt.step()
 """))
-        self.assert_one_line(done, 0, "lacks the last update: leave the loop by break, or call job.stop")
+        self.assert_one_line(done, 0, "lacks the last update. Leave the loop by break, or call job.stop")
         self.assertEqual(json.loads((self.folder / "a" / "summary.json").read_text())["rounds"], 3)
 
     def test_what_fails_behind_the_loop_is_told_by_the_status(self):
