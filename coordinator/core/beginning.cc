@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/sometimes.h"
+#include "coordinator/core/resume_rules.h"
 #include "coordinator/membership/admission.h"
 #include "coordinator/round/planner.h"
 
@@ -101,6 +102,7 @@ void Beginning::StartRounds() {
     rounds_->Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates, source);
     notes_->OnBegin(state);
     if (held_ != nullptr) TakeInOthers(count);
+    if (IsAtEnd(state, job_->start.config.job)) EndAtOnce(state);
   } else {
     const StateSource source =
         initial_broadcast_->used() ? StateSource::kGiven : StateSource::kSeed;
@@ -110,6 +112,16 @@ void Beginning::StartRounds() {
     notes_->OnBegin(checkpointer_->StateBefore(RoundId(0), 0, sampler.State()));
     WarnOfNoCheckpoint();
   }
+}
+
+// The round that was planned for those that begin comes to nothing.
+void Beginning::EndAtOnce(const JobState& state) {
+  Sometimes<"resume: from the job's end">();
+  job_->Log(LogLevel::kInfo,
+            "the checkpoint after round {} is the job's last one: the workers have its parameters, "
+            "and the job ends",
+            RoundId(state.next_round.value - 1));
+  rounds_->StopSoon(job_->now());
 }
 
 // The job goes on from before its first round, of which nobody copies the state: others get it as

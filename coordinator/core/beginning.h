@@ -52,6 +52,7 @@ class Beginning {
   const char* NobodyHolds() const;
   StateSource FirstOnceMore();
   void TakeInOthers(std::uint32_t holders);
+  void EndAtOnce(const JobState& state);
   void WarnOfNoCheckpoint();
 
   Job* job_;

@@ -34,12 +34,6 @@ constexpr Duration kEndsComeIn = std::chrono::seconds(1);
 // The most replicas of all shards together: each map names them.
 constexpr std::uint64_t kMostHolders = 65536;
 
-bool IsAtEnd(const JobState& state, const JobSection& job) {
-  const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
-  return (job.rounds > 0 && state.next_round.value >= job.rounds) ||
-         (epochs > 0 && state.sampler.epoch.value >= epochs);
-}
-
 }  // namespace
 
 // All that a config can be wrong about is said here, before anybody connects.
@@ -79,12 +73,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
       return invalid(
           "all rounds of the job are committed, and its coordinator was lost before the end. Its "
           "workers save the parameters, and --resume makes a checkpoint of them");
-    }
-    if (IsAtEnd(state, job)) {
-      return invalid(
-          fmt::format("the checkpoint is at the job's end (round {}, epoch {}): there is "
-                      "nothing to resume",
-                      state.next_round, state.sampler.epoch));
     }
   }
   const std::uint32_t min_workers =

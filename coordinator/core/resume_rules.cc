@@ -133,4 +133,10 @@ Status CheckResume(const JobState& state, const JobConfig& config) {
   return {};
 }
 
+bool IsAtEnd(const JobState& state, const JobSection& job) {
+  const std::uint32_t epochs = job.epochs == 0 && job.rounds == 0 ? 1 : job.epochs;
+  return (job.rounds > 0 && state.next_round.value >= job.rounds) ||
+         (epochs > 0 && state.sampler.epoch.value >= epochs);
+}
+
 }  // namespace lockstep::coordinator

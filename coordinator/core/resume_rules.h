@@ -18,4 +18,7 @@ std::map<std::string, std::string> SettingsToRemember(const JobConfig& config);
 // kInvalid, one line that names the key: `config` cannot go on from `state`.
 Status CheckResume(const JobState& state, const JobConfig& config);
 
+// All rounds of the job are in that state.
+bool IsAtEnd(const JobState& state, const JobSection& job);
+
 }  // namespace lockstep::coordinator

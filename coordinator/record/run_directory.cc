@@ -207,7 +207,7 @@ Result<RunDirectory::Kept> RunDirectory::KeepOf(const JobState& state) const {
 }
 
 Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counted,
-                                              std::uint64_t skipped) const {
+                                              std::uint64_t skipped, bool ended) const {
   Kept kept;
   if (next == RoundId(0)) return kept;  // the file may not be there yet
   auto lines = OpenRegularFile((path_ / kRounds).string());
@@ -229,7 +229,7 @@ Result<RunDirectory::Kept> RunDirectory::Keep(RoundId next, std::uint64_t counte
     }
     counted_there += record->samples;
     for (const SkippedRecord& part : record->skipped) skipped_there += SizeOf(part.ranges);
-    if (round + 1 == next.value) TakeUpAgain(*record, &kept);
+    if (round + 1 == next.value && !ended) TakeUpAgain(*record, &kept);
     kept.requeued += SizeOf(record->requeued);
     kept.latest =
         std::max({kept.latest, record->start, record->commit, record->applied.value_or(0)});

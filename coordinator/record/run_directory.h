@@ -70,8 +70,9 @@ class RunDirectory {
     std::optional<EvaluationRecord> evaluated = std::nullopt;
   };
   // Changes nothing. kInvalid, with the line: rounds.jsonl has not each of them once, in order, and
-  // so many samples in all that were counted and that were skipped.
-  Result<Kept> Keep(RoundId next, std::uint64_t counted, std::uint64_t skipped) const;
+  // so many samples in all that were counted and that were skipped. `ended`: no round follows.
+  Result<Kept> Keep(RoundId next, std::uint64_t counted, std::uint64_t skipped,
+                    bool ended = false) const;
   // The same of what this state goes on from.
   Result<Kept> KeepOf(const JobState& state) const;
   // Cuts rounds.jsonl, evaluations.jsonl and timeline.json back to them. It removes the

@@ -22,6 +22,7 @@
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
+#include "coordinator/core/resume_rules.h"
 #include "coordinator/journal/journal.h"
 #include "coordinator/journal/rescue.h"
 #include "coordinator/shell/policy_loader.h"
@@ -145,7 +146,8 @@ Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& 
 }
 
 Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& checkpoints,
-                              bool reattach, const JournalFile::Contents* followed) {
+                              const JobSection& job, bool reattach,
+                              const JournalFile::Contents* followed) {
   if (reattach) {
     auto resumed = ReadForReattach(directory, checkpoints, followed);
     // A job that has noted nothing and saved nothing begins anew.
@@ -161,12 +163,15 @@ Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& ch
   Totals& totals = state.totals;
   // JobStateFromJson has seen that these go together.
   const std::uint64_t skipped = SettledSamples(state.sampler) - totals.samples_counted;
-  auto kept = directory.Keep(state.next_round, totals.samples_counted, skipped);
+  const bool ended = IsAtEnd(state, job);
+  auto kept = directory.Keep(state.next_round, totals.samples_counted, skipped, ended);
   if (!kept) return kept.error();
   // Samples that a finished job dropped at its end come again: there was no further round for them,
   // and now there is.
-  totals.samples_dropped = skipped;
-  totals.samples_requeued = kept->requeued;
+  if (!ended) {
+    totals.samples_dropped = skipped;
+    totals.samples_requeued = kept->requeued;
+  }
   Resumed resumed{std::move(**newest), {}, std::move(*kept)};
   if (auto journal = JournalFile::Read(directory.path())) {
     resumed.journal.run_id = std::move(journal->run_id);
@@ -340,7 +345,7 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
     if (!rescue.line.empty()) {
       spdlog::log(rescue.used ? spdlog::level::info : spdlog::level::warn, "{}", rescue.line);
     }
-    auto resumed = ReadForResume(**directory, checkpoints, options.reattach,
+    auto resumed = ReadForResume(**directory, checkpoints, options.job.job, options.reattach,
                                  succession ? &succession->journal : nullptr);
     if (!resumed) return Fail(resumed.error());
     loaded = std::move(resumed->checkpoint);

@@ -161,6 +161,25 @@ class Resume(ClusterTest):
             checked = subprocess.run([TOOLS / "check-run", job.run_dir], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
             self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
+    def test_from_the_jobs_end_it_ends_as_before(self):
+        """As where torchrun starts all workers again because one has failed behind the job."""
+        for options in ({"job__rounds": 0, "job__epochs": 1}, {"job__rounds": 10, "policy__name": "backup", "job__min_workers": 1},
+                        {"job__rounds": 10, "optimizer__replicas": 1, "optimizer__momentum": 0.9}):
+            with self.subTest(options=options), Job(3, **options) as job:
+                job.start()
+                first, records = job.finish(), (job.run_dir / "rounds.jsonl").read_bytes()
+                go_on(job)
+                second = job.finish()
+                for index in range(3):
+                    self.assertEqual(job.wait(f"worker{index}"), 0, job.log(f"worker{index}"))
+                for key in ("status", "reason", "rounds", "epochs", "samples_counted", "samples_dropped", "samples_requeued", "params_digest",
+                            "train_loss", "checkpoint_round", "test_accuracy"):
+                    self.assertEqual(second[key], first[key], key)
+                self.assertEqual((job.run_dir / "rounds.jsonl").read_bytes(), records)
+                self.assertRegex(job.log("coordinator"), r"info the checkpoint after round \d+ is the job's last one: the workers have its parameters")
+                checked = subprocess.run([TOOLS / "check-run", job.run_dir], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+                self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+
     def test_with_another_seed_only_between_two_epochs(self):
         source = pathlib.Path("/usr/share/datasets/fashion-mnist")
         if not source.exists():

@@ -178,6 +178,15 @@ TEST(Golden, Resume) {
   CompareWithFile(s.text(), "resume");
 }
 
+TEST(Golden, ResumeAtTheEnd) {
+  Story s("A job is resumed from its last checkpoint: everybody gets that, and it ends",
+          {.workers = 2, .rounds = 7, .resume = Resumable()});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::CheckpointTaken{16});
+  for (std::uint32_t w : {0u, 1u}) s.From(w, msg::Final{RoundId(6), "d"});
+  CompareWithFile(s.text(), "resume_at_the_end");
+}
+
 TEST(Golden, ResumeWithoutEnough) {
   Story s("A worker takes nothing of the checkpoint and is out; nobody comes, and the job ends",
           {.workers = 2, .min_workers = 2, .resume = Resumable()});

@@ -28,13 +28,9 @@ void Simulation::CoordinatorDeaths::Note(const coordinator::JournalEntry& entry)
   if (std::exchange(taking_over_, false) && on_taken_over) on_taken_over(entry.state);
 }
 
-// A user who resumes a job first ends its remaining processes. After its last checkpoint there is
-// nothing to resume.
+// A user who resumes a job first ends its remaining processes.
 void Simulation::CoordinatorDeaths::EndJob(Duration length) {
   if (!simulation_->disk_ || down_ || simulation_->result_) return;
-  coordinator::StartParameters trial = simulation_->start_;
-  trial.resume = simulation_->disk_->state;
-  if (!coordinator::Coordinator::Make(std::move(trial)).ok()) return;
   down_ = true;
   simulation_->ForgetCoordinator();
   for (const std::unique_ptr<Process>& process : simulation_->processes_) {
