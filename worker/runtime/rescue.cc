@@ -39,6 +39,8 @@ constexpr std::size_t kShardsHeader = 4096;        // a header's size is a multi
 constexpr std::size_t kMostShards = 64u << 10;     // bytes that name those that a file has
 constexpr const char* kLock = "rescue.lock";
 constexpr const char* kGone = "coordinator.gone";
+constexpr const char* kSummary = "summary.json";
+constexpr std::size_t kMostSummary = 4096;  // bytes; its status comes first
 constexpr const char* kFormat = "lockstep-rescue";
 constexpr std::uint64_t kChunk = 4u << 20;                // bytes
 constexpr std::size_t kMostHeader = 64u << 10;            // bytes of one that was written here
@@ -434,6 +436,19 @@ std::optional<HeldParameters> DecidedInJournal(const std::string& run_dir,
 bool NobodyComes(const std::string& run_dir) {
   std::error_code ignored;
   return !run_dir.empty() && fs::exists(fs::path(run_dir) / kGone, ignored);
+}
+
+JobEnd EndOfJob(const std::string& run_dir, const std::string& run_id) {
+  const fs::path folder = run_dir;
+  const std::string journal = ReadUpTo(folder / "journal", kFirstLine);
+  const std::string first = journal.substr(0, journal.find('\n'));
+  if (run_dir.empty() || run_id.empty() || TextIn(first, "run_id") != run_id) {
+    return JobEnd::kUnknown;
+  }
+  const std::string summary = ReadUpTo(folder / kSummary, kMostSummary);
+  if (summary.empty()) return JobEnd::kUnknown;
+  return summary.find("\"status\": \"completed\"") != std::string::npos ? JobEnd::kCompleted
+                                                                        : JobEnd::kEnded;
 }
 
 Result<std::string> SaveRescue(const RescueState& state) {

@@ -47,6 +47,14 @@ struct RescueState {
 // True: the launcher has said in the run directory that no other coordinator follows.
 bool NobodyComes(const std::string& run_dir);
 
+// The state of this job, by its run directory.
+enum class JobEnd : std::uint8_t {
+  kUnknown,    // it goes on, or this worker does not reach that directory
+  kEnded,      // without this worker; what it holds may be newer than the last checkpoint
+  kCompleted,  // nobody needs what this worker holds
+};
+JobEnd EndOfJob(const std::string& run_dir, const std::string& run_id);
+
 // With optimizer.replicas: the attempt that the dead coordinator decided on last, as the journal in
 // the run directory has it. Nullopt: this worker does not reach the journal of this job, its last
 // whole line is damaged, or that line tells of no decision.

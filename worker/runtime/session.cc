@@ -413,6 +413,9 @@ class SessionImpl final : public Session {
   std::string WhyNobodyComes() {
     std::lock_guard lock(leaving_);
     if (interrupted_) return leave_reason_;
+    if (EndOfJob(welcome_.run_dir, welcome_.run_id) != JobEnd::kUnknown) {
+      return "the job has ended without this worker";
+    }
     return NobodyComes(welcome_.run_dir) ? "its launcher starts no other one" : "";
   }
 
@@ -437,6 +440,9 @@ class SessionImpl final : public Session {
       return fmt::format("this worker saves nothing ({}); {}", why, kGoOn);
     };
     if (!config_.checkpoint.rescue) return nothing("checkpoint.rescue is off");
+    if (EndOfJob(welcome_.run_dir, welcome_.run_id) == JobEnd::kCompleted) {
+      return "this worker saves nothing, for the job has completed";
+    }
     if (!detached.held) return nothing(detached.lack);
     if (detached.held->next == RoundId(0)) return nothing("no round was committed");
     RescueState state{.run_dir = welcome_.run_dir,

@@ -257,6 +257,20 @@ TEST_F(RescueTest, OnAFullDiskNothingIsLeft) {
   EXPECT_FALSE(fs::exists(file_.string() + ".partial"));
 }
 
+TEST_F(RescueTest, TheEndOfTheJobIsSeen) {
+  EXPECT_EQ(EndOfJob(run_.string(), "run"), JobEnd::kUnknown);
+  for (const auto outcome : {coordinator::JobOutcome::kCompleted, coordinator::JobOutcome::kFailed,
+                             coordinator::JobOutcome::kInterrupted}) {
+    coordinator::JobResult result;
+    result.outcome = outcome;
+    std::ofstream(run_ / "summary.json") << coordinator::SummaryText(result);
+    EXPECT_EQ(EndOfJob(run_.string(), "run"),
+              outcome == coordinator::JobOutcome::kCompleted ? JobEnd::kCompleted : JobEnd::kEnded);
+  }
+  EXPECT_EQ(EndOfJob(run_.string(), "another"), JobEnd::kUnknown);
+  EXPECT_EQ(EndOfJob("", "run"), JobEnd::kUnknown);
+}
+
 // --- the last decision, for workers that have not heard of it
 
 class DecidedTest : public RescueTest {
