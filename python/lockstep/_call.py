@@ -114,6 +114,8 @@ def launch(
     words = ["-n", str(workers), *(word for key, text in said.items() for word in ("--set", f"{key}={text}"))]
     words += [] if policy is None else ["--policy", policy]
     words += [] if run_dir is None else ["--run-dir", os.fspath(run_dir)]
+    if resume == "auto":
+        _own.set_aside(Path(run_dir or ""))
     if resume is True or (resume and not _own.lacks_checkpoint(Path(run_dir or ""))):
         words.append("--resume")
     call = _pickled(function, tuple(args), dict(kwargs or {}))

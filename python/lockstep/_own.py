@@ -1,5 +1,6 @@
 """The coordinator that a script starts for itself when nobody else has: for a job of one, or as worker 0 of several."""
 
+import fcntl
 import os
 import queue
 import re
@@ -24,6 +25,8 @@ _POLL_S = 0.005
 _LOOK_S = 1.0
 _RESTARTS = 3  # of a coordinator that was killed, as tools/launch has it
 _CHECKPOINT = re.compile(r"round-[0-9]+\.json")
+_NO_CHECKPOINT = "holds no checkpoint (resume='auto' begins a job where there is none)"
+_RECORDS = ("rounds.jsonl", "evaluations.jsonl", "timeline.json", "journal", "summary.json", "config.ini")
 _LOGGED = re.compile(r"\S+ coordinator \w+ ")
 _WARNING = re.compile(rb"\S+ coordinator warning (.*)")
 
@@ -51,7 +54,31 @@ def lacks_checkpoint(run_dir: Path) -> str:
         pass
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return "holds no checkpoint (resume='auto' begins a job where there is none)"
+    return _NO_CHECKPOINT
+
+
+def set_aside(run_dir: Path) -> None:
+    """Where resume is "auto": records of a job that has ended without a checkpoint make room for the job that begins anew. A
+    directory in which a coordinator is at work is left alone; the next one says so."""
+    if not (run_dir / "rounds.jsonl").exists() or lacks_checkpoint(run_dir) != _NO_CHECKPOINT:
+        return
+    try:
+        lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            number = 1 + sum(1 for name in os.listdir(run_dir) if name.startswith("before-"))
+            aside = run_dir / f"before-{number}"
+            aside.mkdir()
+            for name in _RECORDS:
+                if (run_dir / name).exists():
+                    (run_dir / name).rename(aside / name)
+        finally:
+            os.close(lock)
+    except BlockingIOError:
+        return
+    except OSError as error:
+        raise UsageError(f"resume='auto': {run_dir}: the records of the job before cannot be moved: {error.strerror}") from None
+    say(f"the job before in {run_dir} wrote no checkpoint: its records are in {aside} now, and the job begins anew")
 
 
 def _written(path: Path) -> int | None:
@@ -88,6 +115,8 @@ class OwnCoordinator:
         if resume is True and lacks:
             self._folder.remove()
             raise UsageError(f"resume: {where} {lacks}")
+        if resume == "auto":
+            set_aside(where)
         resume = bool(resume) and not lacks
         self._where = where
         address = where / "coordinator.address"

@@ -136,6 +136,21 @@ class ResumeTest(TorchTest):
         done = lockstep_run(*words, "--resume", "--set", "job.rounds=12", script)
         self.assertEqual(done.returncode, 0, done)
 
+    def test_what_wrote_no_checkpoint_makes_room(self):
+        folder = self.folder / "run"
+        begin = SCRIPT.replace("run_dir=None", f"run_dir={str(folder)!r}, resume='auto'") + PREPARE
+        dies, goes_on = self.folder / "dies.py", self.script(begin + LOOP)
+        dies.write_text("import os\n" + begin + LOOP.replace("opt.step()\n", "opt.step()\n        if job.round == 3: os._exit(3)\n"))
+        for number in (1, 2):
+            self.assertEqual(run(dies).returncode, 3)
+            self.assertTrue((folder / "rounds.jsonl").exists())
+            done = run(goes_on if number == 2 else dies)
+            self.assertEqual(done.returncode, 0 if number == 2 else 3, done)
+            self.assertIn(f"wrote no checkpoint: its records are in {folder}/before-{2 * number - 1} now, and the job begins anew\n", done.stderr)
+            self.assertTrue((folder / f"before-{2 * number - 1}" / "rounds.jsonl").exists())
+        self.assertEqual(json.loads((folder / "summary.json").read_text())["status"], "completed")
+        self.assertFalse((folder / "before-4").exists())
+
     def test_what_does_not_go_with_the_checkpoint_is_said(self):
         words = [WORKER, "epochs=6", "checkpoint=4", "optimizer=own", f"run_dir={self.folder / 'run'}"]
         kill_in_an_epoch(self, self.folder / "run", 9, *words)
