@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from lockstep import _errors, _initial, _launched, _launchers, _session, _settings
+from lockstep import _after, _errors, _initial, _launched, _launchers, _session, _settings
 from lockstep._errors import UsageError
 from lockstep._own import OwnCoordinator
 from lockstep._session import Session
@@ -55,13 +55,15 @@ class Entry:
         workers = os.environ.get("LOCKSTEP_WORKERS", "")
         return int(workers) if workers.isdecimal() else None
 
-    def join(self, model: nn.Module, settings: _settings.Settings, device: str) -> Session:
-        """The model has worker 0's values then, where the workers have been started together. `device`: where it is."""
+    def join(self, model: nn.Module, after: _after.After, settings: _settings.Settings, device: str) -> Session:
+        """The model, and what is kept after updates, have worker 0's values then, where the workers have been started together.
+        `device`: where the model is."""
         self.look()  # the script may have begun a process group since
         if self.launched is not None:
             self.channel = self._meeting = _launched.Meeting(self.launched, self.secret_file)
         if self.channel is not None and self.wanted is not None:
-            _initial.share(self.channel, self.wanted, model)
+            with after.shared() as kept:
+                _initial.share(self.channel, self.wanted, model, kept)
             self.shared = True
         _session.log("worker" if self.wanted is None else f"worker {self.wanted}", self.log_level)
         if self.coordinator is None:

@@ -11,6 +11,7 @@ In: a model. Out: the same model with worker 0's values, also on a worker that w
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -56,9 +57,10 @@ class Folder:
             return None
 
 
-def share(channel: Channel, worker: int, model: nn.Module) -> None:
-    """The model has worker 0's values afterwards, if they fit."""
+def share(channel: Channel, worker: int, model: nn.Module, more: Mapping[str, torch.Tensor] | None = None) -> None:
+    """The model, and `more`, have worker 0's values afterwards, if they fit."""
     state = {name: tensor for name, tensor in [*model.named_parameters(), *model.named_buffers()] if _safetensors.holds(tensor)}
+    state |= more or {}
     begun = channel.get("initial") if worker != 0 or channel.restarts else None
     if begun is None and worker == 0:
         channel.put("initial", _safetensors.pack(state))

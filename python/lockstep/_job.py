@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from lockstep import (
+    _after,
     _ahead,
     _backward,
     _beside,
@@ -79,7 +80,9 @@ class Job:
         self._interrupts = _interrupts.Interrupts(self._interrupted, self._has_ended, self._fail)
         self._taker = _backward.Taker(self._run.is_on, lambda loss, retain: self.backward(loss, retain_graph=retain))
         self._beside = _beside.Watch(self._passes.beside)
-        self._others = _others.Watch(lambda: self.round if self._run.is_on() or self._run.state is State.STEPPED else None)
+        self._others = _others.Watch(lambda: self.round if self._in_loop() else None)
+        self._after = _after.After()
+        self._averages = _after.Watch(self._in_loop)
         torch.manual_seed(seed)
 
     # --- what the script asks
@@ -179,6 +182,20 @@ class Job:
         self._evaluation = _loader.Evaluation(function, loader)
         self._settings = {"evaluation.every_epochs": str(every_epochs)} | self._settings
 
+    def after_update(self, function: Callable[[int], object], *keeps: Any) -> None:
+        """`function(n)` is called in each update of the job, on every worker, behind the optimizer's step and without gradients. `n`:
+        how many updates the parameters have then had. It may change the parameters, as by a clamp, alike on all workers.
+
+        `keeps`: what else it changes and needs in later updates, as an average of the parameters: modules, or what has state_dict
+        and load_state_dict. Checkpoints have it and workers that join are given it. A worker that copies the parameters copies this,
+        too, in place of the calls, and where a round is computed again it begins with what there was before.
+
+        Call it before `prepare`. The script's optimizer makes the updates then.
+        """
+        if self._model is not None:
+            raise UsageError("job.after_update comes before job.prepare")
+        self._after.add(function, keeps)
+
     # --- the three lines
 
     @overload
@@ -273,6 +290,7 @@ class Job:
             seed=self._seed,
             own=self._settings,
             workers=self._entry.workers(),
+            after=self._after,
         )
         assert loader is not None
         self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
@@ -308,6 +326,7 @@ class Job:
             self._begin_logger(logger)
         # What the script does with losses and optimizers, as long as the job is on:
         self._others.begin(optimizer)
+        self._averages.begin()
         self._beside.begin()
         _errors.explanations.append(_given.explain_wrapper(model))
         self._taker.begin(self._parameters.list)
@@ -415,6 +434,7 @@ class Job:
     def _leave_session(self) -> None:
         self._taker.end()
         self._others.end()
+        self._averages.end()
         self._beside.end()
         _reads.Watch.close()
         session, self._session = self._session, None
@@ -450,6 +470,10 @@ class Job:
     def _begin_logger(self, logger: loggers.Logger) -> None:
         session = self._joined()
         logger._begin(session.worker, session.incarnation)
+
+    def _in_loop(self) -> bool:
+        """The script has a batch in hand, or has stepped and not asked for the next one."""
+        return self._run.is_on() or self._run.state is State.STEPPED
 
     def _stays(self) -> bool:
         """This process is a worker of the job and has not said that it leaves."""
@@ -509,7 +533,7 @@ class Job:
             parts.batches.start(self._seed)  # what follows makes threads and sockets
             if self._evaluation is not None:
                 self._evaluation.start(self._seed)
-            self._session = self._entry.join(model, parts.settings, parts.parameters.device.name)
+            self._session = self._entry.join(model, self._after, parts.settings, parts.parameters.device.name)
             self._heed_signals()
             parts.parameters.recount()
         except UsageError as error:

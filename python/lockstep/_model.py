@@ -281,26 +281,46 @@ class Parameters:
                 getattr(norm, key).fill_(begun + updates)
 
     def update(
-        self, address: int, gradient: int, floats: Callable[[int], torch.Tensor], make: Callable[[torch.Tensor], None]
+        self,
+        address: int,
+        gradient: int,
+        floats: Callable[[int], torch.Tensor],
+        make: Callable[[torch.Tensor], None],
+        finish: Callable[[torch.Tensor], None],
+        kept: Iterable[torch.Tensor],
     ) -> None:
-        """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`; it is given the extra values."""
+        """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`. `finish` follows when the running
+        statistics are in the model, and may change them, and `kept`. Both are given the extra values."""
         self.use(address, floats)
         self.mean_gradients(gradient, floats)
-        kept = [p.grad for p in self.list]
+        gradients = [p.grad for p in self.list]
         views = [p.data for p in self.list]
         for p, mean in zip(self.list, self._update_views, strict=True):
             p.grad = mean
         at = [view.data_ptr() for view in self._update_views]
         make(self._flat[self.count :])
-        if at != [view.data_ptr() for view in self._update_views]:  # by p.grad.data = ...: they are to be made anew
-            self._update_at = 0
-        for p, view, grad in zip(self.list, views, kept, strict=True):
-            if p.data_ptr() != view.data_ptr():  # it was given other memory instead of other values
-                view.copy_(p.data)
-                p.data = view
-            p.grad = grad
+        self._put_back(views)
         self._flat[self._trained : self.count] = self._update_gradient[self._trained : self.count]
         self._load_averaged()
+        self._rest.note()
+        finish(self._flat[self.count :])
+        self._put_back(views)
+        self._rest.check_but(kept)
+        if at != [view.data_ptr() for view in self._update_views]:  # by p.grad.data = ...: they are to be made anew
+            self._update_at = 0
+        for p, grad in zip(self.list, gradients, strict=True):
+            p.grad = grad
+
+    def _put_back(self, views: list[torch.Tensor]) -> None:
+        """Parameters that were given other memory instead of other values."""
+        for p, view in zip(self.list, views, strict=True):
+            if p.data_ptr() != view.data_ptr():
+                view.copy_(p.data)
+                p.data = view
+
+    def extra(self) -> torch.Tensor:
+        """The extra values that belong to the parameters in use."""
+        return self._flat[self.count :]
 
     def mean_gradients(self, address: int, floats: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:
         """Views of an update's mean gradient."""

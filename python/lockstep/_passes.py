@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from lockstep import _agreed, _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples, loggers
-from lockstep._errors import UsageError
+from lockstep._errors import JobFailed, UsageError
 from lockstep._run import State
 from lockstep._session import Kind, Session, Work
 
@@ -66,7 +66,7 @@ class Passes:
         self._held: Work | None = None  # a run that waits for its pass, or the end of this pass's epoch or a later one
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
-        self._told_late = False
+        self._told_late = self._told_kept = False
         self._pending: Work | None = None  # the update of the batch in hand, whose step is still to come
         self._clips: tuple[_agreed.Clip, ...] | None = None  # of this worker, for that update
         self._ready: Work | None = None  # work that has come since the batch in hand was settled
@@ -347,10 +347,17 @@ class Passes:
             elif work.kind is Kind.EVALUATE:
                 self._evaluate(work)
             elif work.kind is Kind.END:
+                unknown = False
                 if work.final_parameters:
                     self._parameters.use(work.parameters, self._run.floats)
+                    unknown = not self._rule.show_kept()
                 self.end = work
                 self._ended(work)
+                if unknown:
+                    raise JobFailed(
+                        "the job has ended, and this worker, which has joined after its last update, does not have what "
+                        "job.after_update keeps"
+                    )
         return None
 
     def _make_update(self, work: Work, clips: tuple[_agreed.Clip, ...] | None = None) -> None:
@@ -396,6 +403,11 @@ class Passes:
         """The script does something else before this run, or at this epoch's end, with its parameters: those before its round."""
         self._held = work
         self._parameters.use(work.parameters, self._run.floats, whole=True)
+        if not self._rule.show_kept() and not self._told_kept:
+            self._told_kept = True
+            _errors.say(
+                "this worker has joined and made no update yet: what job.after_update keeps is as at job.prepare until its first one"
+            )
         self._go_away(reason, MOST_AWAY_S)
 
     def _take_back(self, run: Work, items: Any) -> bool:

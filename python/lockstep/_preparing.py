@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _batch_order, _costs, _ddp, _final, _given, _loader, _model, _named, _rule, _session, _settings, _units
+from lockstep import _after, _batch_order, _costs, _ddp, _final, _given, _loader, _model, _named, _rule, _session, _settings, _units
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
@@ -38,6 +38,7 @@ class Preparation:
         seed: int,
         own: _settings.Settings,
         workers: int | None,
+        after: _after.After,
     ) -> None:
         _given.check(model, optimizer, loader, scheduler, epochs)
         assert loader is not None and epochs is not None
@@ -51,6 +52,8 @@ class Preparation:
         _loader.warn_of_unused(loader, self.order)
         self.costs = _costs.Costs(cost, self.order, loader.dataset)
         self.parameters = _model.Parameters(model, optimizer)
+        self.after = after
+        after.check(model, self.parameters.list)
         ranks = max(ranks, self.order.replicas)
         self._ranks = 1 if global_batch is not None or self.own_batches else ranks
         if global_batch is None:
@@ -90,6 +93,7 @@ class Preparation:
             # What its config says of the job is known only when it is joined; what a script says of it comes first.
             own=own.get("optimizer.name"),
             why=_named.why_own_optimizer(),
+            after=after,
         )
         said |= self.rule.settings
         self.settings = {key: _settings.text_of(value) for key, value in said.items()} | own

@@ -5,7 +5,7 @@ They are compared from the beginning of a run to its end. A change is one that t
 in the place of the old one. Changes that `data` hides from torch are found in a sample of the values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,9 +69,23 @@ class Rest:
 
     def check(self) -> None:
         """It ends."""
+        for part in self._changed():
+            _refuse(part)
+
+    def check_but(self, kept: Iterable[torch.Tensor]) -> None:
+        """The functions of `job.after_update` have been called, and may have changed these."""
+        may = set(map(id, kept))
+        for part in self._changed():
+            if id(part.now()) not in may:
+                raise UsageError(
+                    f"a function of job.after_update changes {part.name}, which checkpoints and workers that join later would not "
+                    f"have: let the job keep it, job.after_update(function, model.{part.name.rpartition('.')[0] or '<its module>'})"
+                )
+
+    def _changed(self) -> Iterator[Part]:
         for part, kept in zip(self._parts, self._kept, strict=True):
             if _replaced(part, kept) or (part.now() is kept.tensor and _version(kept.tensor) != kept.version):
-                _refuse(part)
+                yield part
         now = self._look()
         if all(torch.equal(values, self._sample[kind]) for kind, values in now.items()):
             return
@@ -82,7 +96,7 @@ class Rest:
             kind = _kind(kept)
             first, ends[kind] = ends[kind], ends[kind] + kept.some.numel()
             if not torch.equal(now[kind][first : ends[kind]], self._sample[kind][first : ends[kind]]):
-                _refuse(part)
+                yield part
 
     def forget(self) -> None:
         """Keeps no tensor."""

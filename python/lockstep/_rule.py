@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lockstep import _agreed, _model, _optimizer, _reads, _settings, _update
+from lockstep import _after, _agreed, _model, _optimizer, _reads, _settings, _update
 from lockstep._errors import UsageError
 from lockstep._session import Session, Work
 
@@ -33,11 +33,13 @@ class Rule:
         clip: float | None,
         own: str | None,
         why: str,
+        after: _after.After,
     ) -> None:
         """`updates`: in an epoch. `total`: of the job. `in_epoch`: the scheduler steps once in each; None: that is not known yet.
         `own`: the rule that the script's settings name; custom is its own optimizer, whichever it is. `why`: the script handles its
-        gradients or rates, if `own` is None; empty: it does not."""
+        gradients or rates, if `own` is None; empty: it does not. `after`: what the script wants done after each update."""
         self._parameters = parameters
+        self._after = after
         clip = None if clip is None else _limit(clip)
         self._clip: float | None = None  # where it is not the session that clips
         self.schedule: _optimizer.Schedule | _update.Schedule | None = None
@@ -50,7 +52,7 @@ class Rule:
         elif scheduler is None:  # what an earlier one began with is nothing to this job
             for group in optimizer.param_groups:
                 group.pop("initial_lr", None)
-        own_step = _optimizer.own_step(optimizer) or ("" if own else why)
+        own_step = _optimizer.own_step(optimizer) or ("job.after_update was called" if after.there_is else "") or ("" if own else why)
         rule = None if own == "custom" or parameters.averaged or own_step else _optimizer.settings_of(optimizer)
         self._why = own_step or ("the model has running statistics" if parameters.averaged else "")
         if rule is not None:
@@ -68,7 +70,7 @@ class Rule:
                 self.schedule = None
         schedule = None if scheduler is None else _update.Schedule(scheduler, optimizer, updates, in_epoch)
         self.schedule = schedule
-        self.updates = _update.Updates(optimizer, parameters.list, parameters.count, schedule)
+        self.updates = _update.Updates(optimizer, parameters.list, parameters.count, schedule, after)
         parameters.add_extra(self.updates.extra, self.updates.count_in)
         if parameters.averaged:  # running statistics are no gradient
             self.settings.pop("optimizer.clip", None)
@@ -144,8 +146,19 @@ class Rule:
             position, samples = work.schedule_position, work.update_samples
             updates.make(extra, state, factor, position=position, samples=samples, own_rates=rates)
 
-        self._parameters.update(work.update, work.gradient, lambda address: device.floats(session, address), make)
+        self._parameters.update(
+            work.update,
+            work.gradient,
+            lambda address: device.floats(session, address),
+            make,
+            updates.finish,
+            self._after.tensors(),
+        )
         device.settle(session)
+
+    def show_kept(self) -> bool:
+        """As `_update.Updates.show_kept`, of the parameters in use."""
+        return self.updates is None or self.updates.show_kept(self._parameters.extra())
 
     def detach(self) -> None:
         """The optimizer keeps what it has in memory of its own."""

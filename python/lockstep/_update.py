@@ -6,7 +6,7 @@ are copied in and out. Two steps on arbitrary gradients, before the job, show wh
 
 The session's memory for state is a multiple of the parameters' size. State that does not fit, and the numbers, lie in an *extra*
 tensor behind the parameters, whose gradient is zero. Its first value is the number of updates before this state. If that is 0, the
-optimizer begins as it does without lockstep.
+optimizer begins as it does without lockstep. What functions of `job.after_update` keep (_after.py) lies there, too.
 
 The session's memory holds FP32 values, and a checkpoint with a value that is infinite or not a number is not kept. So values of
 another type (int, float64, uint8, ...) are spread: each two bytes lie in the low half of four, which always make a finite number.
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from lockstep import _given, _model
+from lockstep import _after, _given, _model
 from lockstep._errors import JobFailed, UsageError
 
 # Of a parameter group, what a scheduler may set; it follows the count of updates.
@@ -40,12 +40,13 @@ _MOST_EXTRA = 8  # the part of the parameters that the extra tensor may be as la
 
 @dataclass(frozen=True)
 class _Entry:
-    """Something that the optimizer keeps: of a parameter, or (`parameter` below 0) of a group."""
+    """Something that the optimizer keeps: of a parameter, or (`parameter` below 0) of a group. Or something that functions keep,
+    which is of neither."""
 
     parameter: int
     group: int
     key: str
-    kind: type  # torch.Tensor, int or float
+    kind: type  # torch.Tensor, int, float or bool
     dtype: torch.dtype
     shape: tuple[int, ...]
     on_host: bool = True  # where the session's memory is a GPU's, too
@@ -175,9 +176,14 @@ class Updates:
     """The script's optimizer as the maker of the job's updates. `of`: its parameters."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, of: list[torch.nn.Parameter], ahead: int, schedule: Schedule | None
+        self,
+        optimizer: torch.optim.Optimizer,
+        of: list[torch.nn.Parameter],
+        ahead: int,
+        schedule: Schedule | None,
+        after: _after.After,
     ) -> None:
-        """`ahead`: how many values lie ahead of the extra tensor."""
+        """`ahead`: how many values lie ahead of the extra tensor. `after`: what the script wants done after each update."""
         self._optimizer = optimizer
         self._step = optimizer.step  # the script's view of it is about to be taken away
         self._batch = 1  # of a whole round
@@ -192,12 +198,17 @@ class Updates:
         self._first = {p: {key: _copy(value) for key, value in state.items()} for p, state in optimizer.state.items()}
         self._nothing: list[tuple[int, str]] = []  # keys of a parameter's state that are there and None
         self._entries = self._find_entries()
+        self._own = len(self._entries)  # the others are what functions keep
+        self._after = after
+        self._begun_with: list[Any] = []  # what they keep before the first update
+        self._entries += self._kept_entries()
         # The extra tensor begins where the parameters end, and the count is where its size is a divisor of the place.
         self._origin = 4 * ahead
         self._places, self.state_tensors, self.extra = _lay_out(self._entries, ahead)
         self._views: list[torch.Tensor] = []  # int32 of the session's memory
         self._near: list[torch.Tensor] = []  # what the optimizer has of them
         self._at: tuple[int, int] | None = None
+        self._state: torch.Tensor | None = None
 
     def digest(self) -> str:
         """Workers in which it differs cannot be in one job."""
@@ -210,6 +221,8 @@ class Updates:
             words.append(_in_words(plain))
         for data in _model.digest_inputs(list(state.values()) for state in self._first.values()):
             said.update(data)
+        for data in _model.digest_inputs(self._begun_with):
+            said.update(data)
         more = [f"{len(words) - _GROUPS_SHOWN} groups more"] if len(words) > _GROUPS_SHOWN else []
         text = f"; updates by {self._name}({' | '.join(words[:_GROUPS_SHOWN] + more)}) {said.hexdigest()[:16]}"
         if self._schedule is None:
@@ -220,8 +233,9 @@ class Updates:
         return f"{text}; rates by {type(scheduler).__name__}({_in_words(numbers)}) {digest[:16]}"
 
     def settle(self, batch: int) -> None:
-        """How many samples a whole round of the job has."""
+        """The job is joined. `batch`: samples that a whole round of it has."""
         self._batch = batch
+        self._begun_with = [_copy(value) for value in self._after.values()]  # worker 0's, by now
 
     def advance(self, update: float) -> None:
         """The rates are those of this update, which is being computed: behind so many of whole rounds."""
@@ -242,7 +256,7 @@ class Updates:
         `position`: of the schedule. `samples`: in the update. `own_rates`: that the script has set for it."""
         at = extra.data_ptr(), 0 if state is None else state.data_ptr()
         if at != self._at:
-            self._views, self._at = list(self._cut(extra, state)), at
+            self._views, self._at, self._state = list(self._cut(extra, state)), at, state
         count = self.count_in(extra)
         updates = int(count.item())
         self._bring()
@@ -261,9 +275,53 @@ class Updates:
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._store()
-        self._put_back()
         count.fill_(updates + 1)
         self.advance(position_after(position, samples, self._batch))
+
+    def finish(self, extra: torch.Tensor) -> None:
+        """Behind `make`, once the model is as after the update: calls the script's functions."""
+        updates = int(self.count_in(extra).item())
+        kept = self._near[self._own :]
+        if self._after.keeps:
+            self._after.put(self._begun_with if updates == 1 else self._of_kinds(kept))
+        self._after.call(updates)
+        for entry, view, value in zip(self._entries[self._own :], kept, self._after.values(), strict=True):
+            if entry != self._kept_entry(entry.key, value):
+                raise UsageError(f"job.after_update: {entry.key} of what is kept is of another kind or size than at job.prepare")
+            if isinstance(value, torch.Tensor):
+                view.copy_(value.detach())
+            else:
+                view.fill_(value)
+        self._put_back()
+        if updates > _STEPS_KEPT:  # no round before that is computed again
+            self._begun_with = []
+
+    def show_kept(self, extra: torch.Tensor) -> bool:
+        """The parameters may be others than those of the last update here, as this worker may have copied them: what is kept is as
+        it was with them. False: it is not known, for there was no update here."""
+        if not self._after.keeps or int(self.count_in(extra).item()) == 0:
+            return True
+        if self._at is None:
+            return False
+        at = extra.data_ptr(), self._at[1]
+        if at != self._at:
+            self._views, self._at = list(self._cut(extra, self._state)), at
+        self._bring()
+        self._after.put(self._of_kinds(self._near[self._own :]))
+        return True
+
+    def _of_kinds(self, near: list[torch.Tensor]) -> list[Any]:
+        pairs = zip(self._entries[self._own :], near, strict=True)
+        return [value if entry.kind is torch.Tensor else entry.kind(value.item()) for entry, value in pairs]
+
+    def _kept_entries(self) -> list[_Entry]:
+        return [self._kept_entry(str(number), value) for number, value in enumerate(self._after.values())]
+
+    @staticmethod
+    def _kept_entry(key: str, value: Any) -> _Entry:
+        if isinstance(value, torch.Tensor):
+            return _Entry(-1, -1, key, torch.Tensor, value.dtype, tuple(value.shape), value.device.type == "cpu")
+        return _Entry(-1, -1, key, bool if isinstance(value, bool) else _number(value)[0], *_number(value)[1:])
 
     def detach(self) -> None:
         """The optimizer keeps what it has in memory of its own."""
@@ -271,7 +329,7 @@ class Updates:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor):
                     state[key] = value.clone()
-        self._views, self._near, self._at = [], [], None
+        self._views, self._near, self._at, self._state = [], [], None, None
 
     # --- what it keeps
 
@@ -395,14 +453,14 @@ class Updates:
         return [state for key, state in self._optimizer.state.items() if id(key) not in frozen]
 
     def _load(self) -> None:
-        for entry, view in zip(self._entries, self._near, strict=True):
+        for entry, view in zip(self._entries[: self._own], self._near, strict=False):
             self._keeper(entry)[entry.key] = view if entry.kind is torch.Tensor else entry.kind(view.item())
         for number, key in self._nothing:
             self._optimizer.state[self._parameters[number]].setdefault(key, None)
 
     def _store(self) -> None:
         """Optimizers that make new tensors instead of writing to theirs are given the session's memory again."""
-        for entry, view in zip(self._entries, self._near, strict=True):
+        for entry, view in zip(self._entries[: self._own], self._near, strict=False):
             keeper = self._keeper(entry)
             value = keeper.get(entry.key)
             if entry.kind is not torch.Tensor:
@@ -414,7 +472,7 @@ class Updates:
                     raise UsageError(f"{self._name} has made something else of {entry.key} than in its first step: not supported")
                 view.copy_(value)
                 keeper[entry.key] = view
-        known = sum(entry.parameter >= 0 for entry in self._entries)
+        known = sum(entry.parameter >= 0 for entry in self._entries[: self._own])
         if known != sum(value is not None for state in self._states() for value in state.values()):
             raise UsageError(f"{self._name} keeps more than after its first step, which is not supported")
 
