@@ -26,6 +26,7 @@ from lockstep import (
     _backward,
     _beside,
     _costs,
+    _drawn,
     _entry,
     _errors,
     _given,
@@ -236,11 +237,23 @@ class Job:
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader, _optimizer.PreparedScheduler]: ...
+    @overload
     def prepare(
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        loader: DataLoader[Any] | None = None,
+        loader: Callable[[], Any],
+        scheduler: None = None,
+        *,
+        updates: int,
+        global_batch: int | None = None,
+        clip_grad_norm: float | None = None,
+    ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _drawn.Drawn]: ...
+    def prepare(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        loader: DataLoader[Any] | Callable[[], Any] | None = None,
         scheduler: LRScheduler | None = None,
         *,
         epochs: int | None = None,
@@ -254,7 +267,8 @@ class Job:
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> Any:
-        """Joins the job with this model. Returns (model, optimizer, loader[, scheduler]), for the loop to use instead.
+        """Joins the job with this model. Returns (model, optimizer, loader[, scheduler]), for the loop to use instead. In place of
+        a loader there may be a function that makes a batch, and `updates`: it gets one back whose calls are this worker's batches.
 
         `epochs`: number of passes over the loader. `updates`: number of updates after which the job ends, if that is before.
         `global_batch`: samples in an update, of all workers together; without it the loader's batch size. A worker is never handed
@@ -292,7 +306,7 @@ class Job:
             workers=self._entry.workers(),
             after=self._after,
         )
-        assert loader is not None
+        loader = parts.loader
         self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
         given, self._model = model, parts.model
         model = parts.model
@@ -330,7 +344,9 @@ class Job:
         self._beside.begin()
         _errors.explanations.append(_given.explain_wrapper(model))
         self._taker.begin(self._parameters.list)
-        mine = _loader.Loader(loader, in_epoch, self._passes.next_pass)
+        mine: _loader.Loader | _drawn.Drawn = _loader.Loader(loader, in_epoch, self._passes.next_pass)
+        if parts.drawn:
+            mine = _drawn.Drawn(mine, self._why_ended_early)
         if scheduler is None or parts.rule.schedule is None:
             return given, prepared, mine
         return (
@@ -419,7 +435,7 @@ class Job:
         return self._run.state in (State.IN_HAND, State.BACKWARD, State.STEPPED, State.DONE)
 
     def _at_exit(self) -> None:
-        late = self._run.state is State.STEPPED and self._ends_well()
+        late = self._run.state is State.STEPPED and self._passes.lacks_update and self._ends_well()
         try:
             self._close("its script has come to its end")
         except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
@@ -447,6 +463,7 @@ class Job:
                 except JobFailed:  # the GPU's: who works with the model will hear of it
                     pass
                 session.end()
+            self._passes.close_pass()
             self._close_loaders()
             end = self._passes.end
             # Where this worker alone has failed, its coordinator serves the others.
@@ -470,6 +487,9 @@ class Job:
     def _begin_logger(self, logger: loggers.Logger) -> None:
         session = self._joined()
         logger._begin(session.worker, session.incarnation)
+
+    def _why_ended_early(self) -> str:
+        return self._passes.end.reason if self._passes.end is not None and self._passes.end.early else ""
 
     def _in_loop(self) -> bool:
         """The script has a batch in hand, or has stepped and not asked for the next one."""

@@ -15,7 +15,8 @@ Invariants:
 import atexit
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -59,6 +60,7 @@ class Passes:
         self._session, self._joined, self._stays = session, joined, stays
         self._heed_signals, self._pass_on, self._ended, self._fail = heed_signals, pass_on, ended, fail
         self.begun = 0  # passes
+        self._open: weakref.ref[Generator[Any, None, None]] | None = None  # the last one
         self.end: Work | None = None
         self.metrics = _metrics.Metrics(None)
         self.loggers: list[loggers.Logger] = []
@@ -69,6 +71,7 @@ class Passes:
         self._told_late = self._told_kept = False
         self._pending: Work | None = None  # the update of the batch in hand, whose step is still to come
         self._clips: tuple[_agreed.Clip, ...] | None = None  # of this worker, for that update
+        self.lacks_update = False  # the model, that of the batch in hand
         self._ready: Work | None = None  # work that has come since the batch in hand was settled
         self._looked_at: Any = None  # items of a stream, of a run whose batch was only looked at
 
@@ -127,7 +130,15 @@ class Passes:
         if (session := self._session()) is not None:
             self._costs.tell(session, epoch, self._samples)
         _backward.keep_from_compiler()
-        return self._guarded(self._runs(epoch))
+        runs = self._guarded(self._runs(epoch))
+        self._open = weakref.ref(runs)
+        return runs
+
+    def close_pass(self) -> None:
+        """The job is over for this worker: nothing is left to be done for a pass that the script has not gone through."""
+        runs = self._open and self._open()
+        if runs is not None and not runs.gi_running:
+            runs.close()
 
     @contextlib.contextmanager
     def away(self, reason: str, at_most: float) -> Iterator[None]:
@@ -200,6 +211,7 @@ class Passes:
         if pending is not None:
             self._make_update(pending, clips)
             self._run.state = State.STEPPED
+            self.lacks_update = False
 
     def _finish(self, session: Session, *, goes_on: bool = True) -> None:
         """The script has come to the end of its loop's body, or has left the loop after a step."""
@@ -235,7 +247,7 @@ class Passes:
 
     # --- one pass
 
-    def _guarded(self, runs: Iterator[Any]) -> Iterator[Any]:
+    def _guarded(self, runs: Iterator[Any]) -> Generator[Any, None, None]:
         error = _errors.Error  # the interpreter may end this where modules have no names any more
         try:
             yield from runs
@@ -249,6 +261,7 @@ class Passes:
             session = self._joined()
             run = self._order.in_order(given)
             self._run.hand_out(run)
+            self.lacks_update = True
             self._parameters.use(run.parameters, self._run.floats)
             if self._updates is None:
                 self._optimizer.show(self._rate.of(run.schedule_position))

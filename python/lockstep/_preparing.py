@@ -1,6 +1,7 @@
 """Checks the arguments of `job.prepare`, and turns them into the job's parts and settings before the job is joined."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -8,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _after, _batch_order, _costs, _ddp, _final, _given, _loader, _model, _named, _rule, _session, _settings, _units
+from lockstep import _after, _batch_order, _costs, _ddp, _drawn, _final, _given, _loader, _model, _named, _rule, _session, _settings, _units
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
@@ -22,7 +23,7 @@ class Preparation:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        loader: DataLoader[Any] | None,
+        loader: DataLoader[Any] | Callable[[], Any] | None,
         scheduler: LRScheduler | None,
         *,
         epochs: int | None,
@@ -40,15 +41,23 @@ class Preparation:
         workers: int | None,
         after: _after.After,
     ) -> None:
+        self.drawn = _drawn.is_function(loader)
+        if self.drawn:
+            assert callable(loader)
+            _drawn.check(epochs, updates)
+            _given.check_counts(updates=updates, global_batch=global_batch)
+            global_batch, epochs = global_batch or self._a_batch_for_each(workers, "a function makes the batches"), 1
+            loader = _drawn.loader_of(loader, (updates or 0) * global_batch)
         _given.check(model, optimizer, loader, scheduler, epochs)
-        assert loader is not None and epochs is not None
+        assert isinstance(loader, DataLoader) and epochs is not None
+        self.loader = loader
         self.wrapped = _ddp.is_wrapper(model)
         model, ranks = _ddp.take(model, workers)
         self.model = model
         _model.refuse_unsupported(model)
         self.epochs = epochs
         self.order = _batch_order.order_of(loader, samples)
-        self.own_batches = isinstance(self.order, _batch_order.BatchOrder)
+        self.own_batches = self.drawn or isinstance(self.order, _batch_order.BatchOrder)
         _loader.warn_of_unused(loader, self.order)
         self.costs = _costs.Costs(cost, self.order, loader.dataset)
         self.parameters = _model.Parameters(model, optimizer)
@@ -57,7 +66,7 @@ class Preparation:
         ranks = max(ranks, self.order.replicas)
         self._ranks = 1 if global_batch is not None or self.own_batches else ranks
         if global_batch is None:
-            global_batch = self._a_batch_for_each(workers) if self.own_batches else self.order.batch_size * ranks
+            global_batch = self._a_batch_for_each(workers, "the DataLoader has a batch sampler") if self.own_batches else self.order.batch_size * ranks
         self.batch = batch = global_batch
         self.base_batch = self.order.batch_size * ranks
         self.micro_batches = batch // self.base_batch if batch % self.base_batch == 0 and not self.own_batches else 1
@@ -106,18 +115,20 @@ class Preparation:
         self.units.tell(units, batch, samples, workers)
 
     @staticmethod
-    def _a_batch_for_each(workers: int | None) -> int:
+    def _a_batch_for_each(workers: int | None, why: str) -> int:
         """A round's batches, as DDP has them."""
         if workers is None:
             raise UsageError(
-                "the DataLoader has a batch sampler, and the number of workers is not known before the job is joined: give "
-                "global_batch=, the number of its batches in a round"
+                f"{why}, and the number of workers is not known before the job is joined: give global_batch=, the number of "
+                "batches in a round"
             )
         return workers
 
     def check(self, config: _settings.Settings, workers: int) -> None:
         """Against the config of the job that was joined."""
         self._check_length(config)
+        if self.drawn and int(config["job.global_batch"]) % workers == 0:
+            self.micro_batches, self.base_batch = int(config["job.global_batch"]) // workers, workers
         if self.rule.schedule is not None:
             self.rule.schedule.check(config, self.batch)
         self.units.check(config)

@@ -223,9 +223,9 @@ loader = DataLoader(data, batch_sampler=Own())
             (taken(", global_batch=4").replace("run_dir=None", "run_dir=None, settings={'job.units': 2}"), 2,
              "job.units = 2 of job.global_batch = 4 batches, as the job's config says: a unit is one batch"),
             (taken("").replace("job.backward(loss)", "job.backward(loss * len(x), reduction='sum')"), 2,
-             "reduction='sum': batches of a batch sampler count one each"),
+             "reduction='sum': batches of a batch sampler or a function count one each"),
             (taken("").replace("job.backward(loss)", "job.backward(loss); job.log({'a': 1.0}, samples=2)"), 2,
-             "job.log: samples= has no use with a batch sampler"),
+             "job.log: samples= has no use with batches of a batch sampler"),
         ])
 
     def test_the_samples_of_a_loss_that_is_no_number_are_named(self):
