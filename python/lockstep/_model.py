@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import nn
 
-from lockstep import _device, _hooks, _rest
+from lockstep import _device, _given, _hooks, _rest
 from lockstep._errors import UsageError
 from lockstep._session import Group, Tensor
 
@@ -339,15 +339,16 @@ class Parameters:
         for name, p in self._frozen:
             if p.requires_grad:
                 raise UsageError(
-                    f"{name} was frozen in job.prepare and is not any more, but the job would not train it. To train it later, let "
-                    "it require gradients from the beginning, with a rate of 0 until then, or begin another job"
+                    f"{name} was frozen in job.prepare and is not any more, but the job would not train it. To train such parameters "
+                    f"later, let them require gradients from the beginning, with {_given.LATER}; or begin another job"
                 )
         if self.moves_without_gradient:
             for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
                 if not p.requires_grad:
                     raise UsageError(
                         f"{tensor.name} was frozen after job.prepare, but the optimizer would still move it, by momentum or weight "
-                        "decay. Give it a parameter group whose rate a scheduler brings to 0, or begin another job"
+                        "decay. Give such parameters a group of their own, and the scheduler a list, as "
+                        "torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t < freeze_at)]); or begin another job"
                     )
         if any(p.grad is not None for p in self.list):
             raise UsageError(

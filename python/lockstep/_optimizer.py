@@ -237,7 +237,10 @@ class PreparedOptimizer(torch.optim.Optimizer):
         raise Missing(f"the optimizer that job.prepare has returned has no {name}: the updates are the job's")
 
     def add_param_group(self, _: dict[str, Any]) -> None:
-        raise UsageError("the optimizer that job.prepare has returned takes no parameter group: give job.prepare all of them")
+        raise UsageError(
+            "the optimizer that job.prepare has returned takes no parameter group: give job.prepare all of them. To train some later, "
+            f"give it {_given.LATER}"
+        )
 
     def register_step_pre_hook(self, *_: Any) -> NoReturn:
         raise UsageError("the optimizer that job.prepare has returned takes no step hook: give it to the script's own, before that")
@@ -304,7 +307,10 @@ class PreparedOptimizer(torch.optim.Optimizer):
             raise UsageError("the optimizer has got a step hook after job.prepare, which nobody would call: register it before")
         now = _groups(self._optimizer)
         if len(now) != len(self._known):
-            raise UsageError("the optimizer has got a parameter group behind the job's back: give job.prepare all of them")
+            raise UsageError(
+                "the optimizer has got a parameter group behind the job's back: give job.prepare all of them. To train some later, "
+                f"give it {_given.LATER}"
+            )
         for before, after in zip(self._known, now, strict=True):
             for key, value in after.items():
                 if before.get(key) == value:

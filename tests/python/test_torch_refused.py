@@ -35,6 +35,32 @@ for epoch in range(2):
         opt.step()
 """
 TOGETHER = ("nn.ModuleList([a, b])", 'torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters()}], lr=0.1)')
+# A part that is trained later, or up to then.
+BODY = "body, head = nn.Linear(1, 3), nn.Linear(3, 2)\nmodel = nn.Sequential(body, head)\nopt = torch.optim.SGD(head.parameters(), lr=0.1)\n"
+LATER = ('torch.optim.AdamW([{"params": head.parameters()}, {"params": body.parameters()}], lr=0.001)',
+         "torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t >= unfreeze_at)])")
+EARLIER = "torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t < freeze_at)])"
+
+
+def part(schedule, moved):
+    return f"""{BODY}
+unfreeze_at = freeze_at = 4
+opt = {LATER[0]}
+sched = {schedule}
+before = body.weight.detach().clone()
+model, opt, loader, sched = job.prepare(model, opt, loader, sched, epochs=2)
+moved = []
+for epoch in range(2):
+    for x, y in loader:
+        moved.append(not torch.equal(before, body.weight))
+        before = body.weight.detach().clone()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+        sched.step()
+assert moved == {moved}, moved
+"""
+
+
 RATE = "lr = 0.1\ndef rate(t):\n    return lr / (1 + t)\n"
 # The parts of timm's schedulers that matter.
 TIMM = """
@@ -90,6 +116,13 @@ CASES = [
      "opt = torch.optim.AdamW(model.parameters(), lr=0.001)\n" + PREPARE + LOOP),
     ("opt = torch.optim.SparseAdam(list(model.parameters()))\n" + PREPARE, "SparseAdam is for sparse gradients", ["torch.optim.Adam(model.parameters(), lr=0.001)"],
      "opt = torch.optim.Adam(model.parameters(), lr=0.001)\n" + PREPARE + LOOP),
+    (BODY + PREPARE + LOOP + "    opt.add_param_group({'params': body.parameters()})\n", "takes no parameter group: give job.prepare all of them", LATER,
+     part(LATER[1], [False] * 5 + [True] * 3)),
+    (BODY + "raw = opt\n" + PREPARE + LOOP + "    raw.add_param_group({'params': body.parameters()})\n", "has got a parameter group behind", LATER, None),
+    (BODY + "body.requires_grad_(False)\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + PREPARE + LOOP + "    body.requires_grad_(True)\n",
+     "0.weight was frozen in job.prepare and is not any more", LATER, None),
+    (BODY + "opt = torch.optim.AdamW(model.parameters())\n" + PREPARE + LOOP + "    body.requires_grad_(False)\n",
+     "0.weight was frozen after job.prepare, but the optimizer would still move it", [EARLIER], part(EARLIER, [False] + [True] * 4 + [False] * 3)),
     (SESSIONS + PREPARE + INSIDE.format("        nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"), "clip_grad_value_ between the backward pass and opt.step()",
      [CLIP], None),
     (SESSIONS + PREPARE + INSIDE.format("        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"), "To clip, give clip_grad_norm to job.prepare",
@@ -173,7 +206,7 @@ class RefusedTest(TorchTest):
     @unittest.skipUnless(has("torchdata.stateful_dataloader"), "LOCKSTEP_TORCH_PYTHON has no torchdata")
     def test_a_stateful_loader_of_torchdata_is_one_of_torch_s(self):
         self.assert_outcomes([(SCRIPT + STATEFUL.format(shuffle) + PREPARE + LOOP, 0, "") for shuffle in ("True", "False")]
-                             + [(SCRIPT + STATEFUL.format("True") + PREPARE + "loader.state_dict()\n", 2, "lockstep run --resume goes on")])
+                             + [(SCRIPT + STATEFUL.format("True") + PREPARE + "loader.state_dict()\n", 2, "lockstep run --resume continues")])
 
     @unittest.skipUnless(has("timm.scheduler"), "LOCKSTEP_TORCH_PYTHON has no timm")
     def test_a_scheduler_of_timm_trains_as_the_line_says(self):
