@@ -1,12 +1,12 @@
-"""What the script wants done after each update (`job.after_update`), as an average of the parameters, and what that keeps.
+"""Functions that the script wants called after each update (`job.after_update`), as for an average of the parameters.
 
 A function is a part of the update: every worker calls it behind the optimizer's step, and its changes of the parameters are the
-job's. What it keeps from one update to the next lies in the session's memory, beside the optimizer's state (_update.py). So
-checkpoints have it, and a worker that copies the job's state gets it, too. A round that is computed again begins with what there
-was before it.
+job's. The values that it keeps from one update to the next lie in the session's memory, beside the optimizer's state
+(_update.py). So checkpoints have them, and a worker that copies the job's state gets them, too. A round that is computed again
+begins with those before it.
 
-What a function changes elsewhere would be each worker's own. So objects that it names in its code and that could be kept have to
-be given to `job.after_update`.
+Changes elsewhere would be each worker's own. So objects that a function names in its code and that could be kept have to be given
+to `job.after_update`.
 """
 
 import contextlib
@@ -44,7 +44,9 @@ class After:
 
     def add(self, function: Callable[[int], object], kept: Sequence[Any]) -> None:
         if not callable(function):
-            raise UsageError(f"job.after_update was given {type(function).__name__}, and wants a function of the number of updates: {_WRITE}")
+            raise UsageError(
+                f"job.after_update was given {type(function).__name__}, and wants a function of the number of updates: {_WRITE}"
+            )
         for one in kept:
             if not _could_keep(one):
                 raise UsageError(
@@ -68,8 +70,7 @@ class After:
         for one in self._kept:
             if any(id(tensor) in of_job for tensor in _tensors(one)):
                 raise UsageError(
-                    f"job.after_update: {type(one).__name__} has parameters that the job trains, and keeps anyway: give it what else "
-                    "there is"
+                    f"job.after_update: {type(one).__name__} has parameters that the job trains and keeps: give it the others"
                 )
         known = {id(tensor) for one in (model, *self._kept) for tensor in _tensors(one)}
         own = set(map(id, self._kept))
@@ -101,7 +102,7 @@ class After:
         """Tensors and numbers, in an order that stays."""
         if (shape := self._shape_now()) != self._shape:
             differ = next((name for name, was in zip(shape, self._shape, strict=False) if name != was), "something")
-            raise UsageError(f"job.after_update: what is kept has another form than at job.prepare ({differ}): make it before that")
+            raise UsageError(f"job.after_update keeps something else than at job.prepare ({differ}): make it before that")
         return [value for _, value in self._named_values()]
 
     def put(self, values: Sequence[Any]) -> None:
@@ -137,8 +138,8 @@ class After:
 
 
 class Watch:
-    """Of averages that the script makes in its loop, from `begin` to `end`: there the model lacks the update still, and a worker has
-    as many batches as it is given. `in_loop`: whether that is so now."""
+    """Refuses averages that the script makes in its loop, from `begin` to `end`. The model lacks the update there, and workers have
+    different numbers of batches. `in_loop`: whether the script is there."""
 
     def __init__(self, in_loop: Callable[[], bool]) -> None:
         self._in_loop = in_loop
@@ -215,7 +216,7 @@ def _rebuilt(value: Any, left: Iterator[Any]) -> Any:
 
 
 def _named(function: Any) -> Iterator[tuple[str, Any]]:
-    """What the code of the function names outside of itself, and what it is bound to."""
+    """Objects that the code of the function names outside of itself, and those that it is bound to."""
     if isinstance(function, functools.partial):
         for value in (*function.args, *function.keywords.values()):
             yield type(value).__name__, value

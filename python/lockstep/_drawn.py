@@ -1,7 +1,7 @@
 """Training data without a DataLoader: a function of the script that makes a batch, mostly of samples that it draws at random.
 
-Each call is a sample of the job, and a unit. The job's one epoch has as many as all its updates take. What a call draws from torch,
-random or numpy is seeded from its position, so a batch is the same whichever worker makes it.
+Each call is a sample of the job, and a unit. The job's one epoch has as many as all its updates take. Generators of torch, random
+and numpy are seeded from a call's position, so a batch is the same whichever worker makes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,9 @@ def is_function(loader: Any) -> bool:
 
 def check(epochs: int | None, updates: int | None) -> None:
     if epochs not in (None, 1):
-        raise UsageError(f"epochs={epochs}: a function that makes batches has no epochs. Say how many updates the job has, {_WRITE}")
+        raise UsageError(
+            f"epochs={epochs}: a function that makes batches has no epochs. Say how many updates the job has, {_WRITE}"
+        )
     if updates is None:
         raise UsageError(f"job.prepare was not told how many updates the job has, for which the function makes batches: {_WRITE}")
 

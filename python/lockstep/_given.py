@@ -22,6 +22,7 @@ LATER = (
     'a group of their own, opt = torch.optim.AdamW([{"params": head.parameters()}, {"params": body.parameters()}], lr=0.001), and '
     "a rate of 0 until then, torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t >= unfreeze_at)])"
 )
+EARLIER = "torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t < freeze_at)])"
 RATES = "torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"
 RATES_OF_TIMM = "torch.optim.lr_scheduler.LambdaLR(opt, lambda t, of=sched: of._get_lr(t)[0] / of.base_values[0])"
 _TORCH = os.path.dirname(torch.__file__) + os.sep

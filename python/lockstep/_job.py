@@ -184,12 +184,12 @@ class Job:
         self._settings = {"evaluation.every_epochs": str(every_epochs)} | self._settings
 
     def after_update(self, function: Callable[[int], object], *keeps: Any) -> None:
-        """`function(n)` is called in each update of the job, on every worker, behind the optimizer's step and without gradients. `n`:
-        how many updates the parameters have then had. It may change the parameters, as by a clamp, alike on all workers.
+        """`function(n)` is called in each update of the job, on every worker, behind the optimizer's step, without gradients. `n`:
+        the number of updates that the parameters have then had. It may change the parameters, as by a clamp, alike on all workers.
 
-        `keeps`: what else it changes and needs in later updates, as an average of the parameters: modules, or what has state_dict
-        and load_state_dict. Checkpoints have it and workers that join are given it. A worker that copies the parameters copies this,
-        too, in place of the calls, and where a round is computed again it begins with what there was before.
+        `keeps`: modules, or objects with state_dict and load_state_dict, that it changes and needs in later updates, as an average
+        of the parameters. Checkpoints have their values and workers that join are given them. A worker that copies the parameters
+        copies these, too, in place of the calls. A round that is computed again begins with those before it.
 
         Call it before `prepare`. The script's optimizer makes the updates then.
         """

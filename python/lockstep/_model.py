@@ -285,12 +285,13 @@ class Parameters:
         address: int,
         gradient: int,
         floats: Callable[[int], torch.Tensor],
+        *,
         make: Callable[[torch.Tensor], None],
         finish: Callable[[torch.Tensor], None],
         kept: Iterable[torch.Tensor],
     ) -> None:
-        """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`. `finish` follows when the running
-        statistics are in the model, and may change them, and `kept`. Both are given the extra values."""
+        """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`. `finish` comes when the running
+        statistics are in the model; it may change parameters, and `kept`. Both are given the extra values."""
         self.use(address, floats)
         self.mean_gradients(gradient, floats)
         gradients = [p.grad for p in self.list]
@@ -339,8 +340,8 @@ class Parameters:
         for name, p in self._frozen:
             if p.requires_grad:
                 raise UsageError(
-                    f"{name} was frozen in job.prepare and is not any more, but the job would not train it. To train such parameters "
-                    f"later, let them require gradients from the beginning, with {_given.LATER}; or begin another job"
+                    f"{name} was frozen in job.prepare and is not any more, but the job would not train it. To train such "
+                    f"parameters later, let them require gradients from the beginning, with {_given.LATER}; or begin another job"
                 )
         if self.moves_without_gradient:
             for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
@@ -348,7 +349,7 @@ class Parameters:
                     raise UsageError(
                         f"{tensor.name} was frozen after job.prepare, but the optimizer would still move it, by momentum or weight "
                         "decay. Give such parameters a group of their own, and the scheduler a list, as "
-                        "torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t < freeze_at)]); or begin another job"
+                        f"{_given.EARLIER}; or begin another job"
                     )
         if any(p.grad is not None for p in self.list):
             raise UsageError(

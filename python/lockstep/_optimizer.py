@@ -238,8 +238,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, _: dict[str, Any]) -> None:
         raise UsageError(
-            "the optimizer that job.prepare has returned takes no parameter group: give job.prepare all of them. To train some later, "
-            f"give it {_given.LATER}"
+            "the optimizer that job.prepare has returned takes no parameter group: give job.prepare all of them. To train some "
+            f"later, give it {_given.LATER}"
         )
 
     def register_step_pre_hook(self, *_: Any) -> NoReturn:

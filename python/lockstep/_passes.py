@@ -14,6 +14,7 @@ Invariants:
 
 import atexit
 import contextlib
+import inspect
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -136,8 +137,8 @@ class Passes:
 
     def close_pass(self) -> None:
         """The job is over for this worker: nothing is left to be done for a pass that the script has not gone through."""
-        runs = self._open and self._open()
-        if runs is not None and not runs.gi_running:
+        runs = None if self._open is None else self._open()
+        if runs is not None and inspect.getgeneratorstate(runs) != inspect.GEN_RUNNING:
             runs.close()
 
     @contextlib.contextmanager
@@ -419,7 +420,8 @@ class Passes:
         if not self._rule.show_kept() and not self._told_kept:
             self._told_kept = True
             _errors.say(
-                "this worker has joined and made no update yet: what job.after_update keeps is as at job.prepare until its first one"
+                "this worker has joined and made no update yet. Until its first one, objects that job.after_update keeps are as at "
+                "job.prepare"
             )
         self._go_away(reason, MOST_AWAY_S)
 

@@ -9,7 +9,22 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from lockstep import _after, _batch_order, _costs, _ddp, _drawn, _final, _given, _loader, _model, _named, _rule, _session, _settings, _units
+from lockstep import (
+    _after,
+    _batch_order,
+    _costs,
+    _ddp,
+    _drawn,
+    _final,
+    _given,
+    _loader,
+    _model,
+    _named,
+    _rule,
+    _session,
+    _settings,
+    _units,
+)
 from lockstep._errors import UsageError
 
 _COMPILING = "300s"  # what a compiled model's first runs may take: liveness.timeout, if nobody says otherwise
@@ -66,7 +81,11 @@ class Preparation:
         ranks = max(ranks, self.order.replicas)
         self._ranks = 1 if global_batch is not None or self.own_batches else ranks
         if global_batch is None:
-            global_batch = self._a_batch_for_each(workers, "the DataLoader has a batch sampler") if self.own_batches else self.order.batch_size * ranks
+            global_batch = (
+                self._a_batch_for_each(workers, "the DataLoader has a batch sampler")
+                if self.own_batches
+                else self.order.batch_size * ranks
+            )
         self.batch = batch = global_batch
         self.base_batch = self.order.batch_size * ranks
         self.micro_batches = batch // self.base_batch if batch % self.base_batch == 0 and not self.own_batches else 1

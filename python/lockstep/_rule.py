@@ -37,7 +37,7 @@ class Rule:
     ) -> None:
         """`updates`: in an epoch. `total`: of the job. `in_epoch`: the scheduler steps once in each; None: that is not known yet.
         `own`: the rule that the script's settings name; custom is its own optimizer, whichever it is. `why`: the script handles its
-        gradients or rates, if `own` is None; empty: it does not. `after`: what the script wants done after each update."""
+        gradients or rates, if `own` is None; empty: it does not. `after`: functions of the script for each update."""
         self._parameters = parameters
         self._after = after
         clip = None if clip is None else _limit(clip)
@@ -52,7 +52,8 @@ class Rule:
         elif scheduler is None:  # what an earlier one began with is nothing to this job
             for group in optimizer.param_groups:
                 group.pop("initial_lr", None)
-        own_step = _optimizer.own_step(optimizer) or ("job.after_update was called" if after.there_is else "") or ("" if own else why)
+        follows = "job.after_update was called" if after.there_is else ""
+        own_step = _optimizer.own_step(optimizer) or follows or ("" if own else why)
         rule = None if own == "custom" or parameters.averaged or own_step else _optimizer.settings_of(optimizer)
         self._why = own_step or ("the model has running statistics" if parameters.averaged else "")
         if rule is not None:
@@ -150,9 +151,9 @@ class Rule:
             work.update,
             work.gradient,
             lambda address: device.floats(session, address),
-            make,
-            updates.finish,
-            self._after.tensors(),
+            make=make,
+            finish=updates.finish,
+            kept=self._after.tensors(),
         )
         device.settle(session)
 

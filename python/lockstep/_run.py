@@ -251,7 +251,9 @@ class RunInHand:
         if run is None or self._ended() or self.state not in (State.IN_HAND, State.BACKWARD):
             raise UsageError("job.log is for a batch of the prepared loader, before opt.step()")
         if samples is not None and self._own_batches:
-            raise UsageError("job.log: samples= has no use with batches of a batch sampler or a function, which count one each, whatever their size")
+            raise UsageError(
+                "job.log: samples= has no use with batches of a batch sampler or a function: they count one each, of any size"
+            )
         self._log.add(values, reduce, len(run.samples) if samples is None else samples, len(run.samples))
 
     def log_reading(self, metrics: dict[str, float]) -> None:
@@ -284,8 +286,8 @@ class RunInHand:
             self.weigh(weight)
         if reduction == "sum" and self._own_batches and self._weight is None:
             raise UsageError(
-                "reduction='sum': batches of a batch sampler or a function count one each, whatever their size. Give job.backward the mean, or "
-                "weight=len(x), so that the samples count one each"
+                "reduction='sum': batches of a batch sampler or a function count one each, whatever their size. Give job.backward "
+                "the mean, or weight=len(x), so that the samples count one each"
             )
         if reduction == "mean":
             self._look_at_loss(loss, len(run.samples))

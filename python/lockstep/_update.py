@@ -6,7 +6,7 @@ are copied in and out. Two steps on arbitrary gradients, before the job, show wh
 
 The session's memory for state is a multiple of the parameters' size. State that does not fit, and the numbers, lie in an *extra*
 tensor behind the parameters, whose gradient is zero. Its first value is the number of updates before this state. If that is 0, the
-optimizer begins as it does without lockstep. What functions of `job.after_update` keep (_after.py) lies there, too.
+optimizer begins as it does without lockstep. The objects that `job.after_update` keeps (_after.py) have their values there, too.
 
 The session's memory holds FP32 values, and a checkpoint with a value that is infinite or not a number is not kept. So values of
 another type (int, float64, uint8, ...) are spread: each two bytes lie in the low half of four, which always make a finite number.
@@ -183,7 +183,7 @@ class Updates:
         schedule: Schedule | None,
         after: _after.After,
     ) -> None:
-        """`ahead`: how many values lie ahead of the extra tensor. `after`: what the script wants done after each update."""
+        """`ahead`: how many values lie ahead of the extra tensor. `after`: functions of the script for each update."""
         self._optimizer = optimizer
         self._step = optimizer.step  # the script's view of it is about to be taken away
         self._batch = 1  # of a whole round
@@ -297,8 +297,8 @@ class Updates:
             self._begun_with = []
 
     def show_kept(self, extra: torch.Tensor) -> bool:
-        """The parameters may be others than those of the last update here, as this worker may have copied them: what is kept is as
-        it was with them. False: it is not known, for there was no update here."""
+        """Gives the kept objects the values that belong to the parameters, which this worker may have copied. False: they are not
+        known, for there was no update here."""
         if not self._after.keeps or int(self.count_in(extra).item()) == 0:
             return True
         if self._at is None:

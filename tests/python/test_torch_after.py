@@ -120,7 +120,7 @@ torch.manual_seed(int(os.environ["LOCKSTEP_WORKER"]))
              "changes target.weight, which checkpoints and workers that join later would not have: let the job keep it, job.after_update(function, model.target)"),
             (SCRIPT + TARGET + "job.after_update(follow, model.target)\n" + PREPARE + LOOP + "assert not torch.equal(before, model.target.weight)\n", 0, ""),
             (SCRIPT + EMA + "def grow(n):\n    ema.module.late = nn.Linear(1, 1)\njob.after_update(grow, ema)\n" + PREPARE + LOOP, 2,
-             "what is kept has another form than at job.prepare"),
+             "job.after_update keeps something else than at job.prepare"),
             (SCRIPT + EMA + "def widen(n):\n    ema.module.double()\njob.after_update(widen, ema)\n" + PREPARE + LOOP, 2, "of another kind or size than at job.prepare"),
             (SCRIPT.replace("run_dir=None", "settings={'optimizer.name': 'sgd'}") + FOLLOWS, 2, "(job.after_update was called): leave optimizer.name out"),
         ])
