@@ -232,6 +232,9 @@ def _named(function: Any) -> Iterator[tuple[str, Any]]:
         return
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield type(value).__name__, value
-    found = inspect.getclosurevars(function)
-    yield from found.nonlocals.items()
-    yield from found.globals.items()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # nothing was put there yet
+            yield name, cell.cell_contents
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]

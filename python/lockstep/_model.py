@@ -287,7 +287,7 @@ class Parameters:
         floats: Callable[[int], torch.Tensor],
         *,
         make: Callable[[torch.Tensor], None],
-        finish: Callable[[torch.Tensor], None],
+        finish: Callable[[torch.Tensor], None] | None,
         kept: Iterable[torch.Tensor],
     ) -> None:
         """`make` changes the parameters at `address` in place, by the mean gradient at `gradient`. `finish` comes when the running
@@ -303,10 +303,11 @@ class Parameters:
         self._put_back(views)
         self._flat[self._trained : self.count] = self._update_gradient[self._trained : self.count]
         self._load_averaged()
-        self._rest.note()
-        finish(self._flat[self.count :])
-        self._put_back(views)
-        self._rest.check_but(kept)
+        if finish is not None:
+            self._rest.note()
+            finish(self._flat[self.count :])
+            self._put_back(views)
+            self._rest.check_but(kept)
         if at != [view.data_ptr() for view in self._update_views]:  # by p.grad.data = ...: they are to be made anew
             self._update_at = 0
         for p, grad in zip(self.list, gradients, strict=True):

@@ -152,7 +152,7 @@ class Rule:
             work.gradient,
             lambda address: device.floats(session, address),
             make=make,
-            finish=updates.finish,
+            finish=updates.finish if self._after.there_is else None,
             kept=self._after.tensors(),
         )
         device.settle(session)

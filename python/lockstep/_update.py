@@ -275,11 +275,13 @@ class Updates:
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         self._store()
+        if not self._after.there_is:
+            self._put_back()
         count.fill_(updates + 1)
         self.advance(position_after(position, samples, self._batch))
 
     def finish(self, extra: torch.Tensor) -> None:
-        """Behind `make`, once the model is as after the update: calls the script's functions."""
+        """Behind `make`, where the script has functions for that: calls them, once the model is as after the update."""
         updates = int(self.count_in(extra).item())
         kept = self._near[self._own :]
         if self._after.keeps:

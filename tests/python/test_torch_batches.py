@@ -236,7 +236,7 @@ loader = DataLoader(data, batch_sampler=Own())
         """As where a worker is started by hand."""
         script = self.script(SCRIPT + self.BATCHES + PREPARE)
         done = run(script, LOCKSTEP_COORDINATOR="127.0.0.1:9", LOCKSTEP_WORKER="0")
-        self.assert_one_line(done, 2, "give global_batch=, the number of its batches in a round")
+        self.assert_one_line(done, 2, "give global_batch=, the number of batches in a round")
 
     def test_lists_that_differ_between_workers_end_the_job_with_one_line(self):
         """At once where they do from the beginning, else with the first round that shows it; also where only their cuts differ."""
