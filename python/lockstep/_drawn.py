@@ -21,13 +21,15 @@ def is_function(loader: Any) -> bool:
     return callable(loader) and not isinstance(loader, type | nn.Module | DataLoader)
 
 
-def check(epochs: int | None, updates: int | None) -> None:
+def loader_of(function: Any, epochs: int | None, updates: int | None, global_batch: int) -> DataLoader[Any]:
+    """For so many updates. The others are arguments of job.prepare, too."""
     if epochs not in (None, 1):
         raise UsageError(
             f"epochs={epochs}: a function that makes batches has no epochs. Say how many updates the job has, {_WRITE}"
         )
     if updates is None:
         raise UsageError(f"job.prepare was not told how many updates the job has, for which the function makes batches: {_WRITE}")
+    return DataLoader(_Calls(function, updates * global_batch), batch_size=1, collate_fn=lambda made: made[0])
 
 
 class _Calls(Dataset[Any]):
@@ -40,10 +42,6 @@ class _Calls(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self._function()
-
-
-def loader_of(function: Callable[[], Any], calls: int) -> DataLoader[Any]:
-    return DataLoader(_Calls(function, calls), batch_size=1, collate_fn=lambda made: made[0])
 
 
 class Drawn:

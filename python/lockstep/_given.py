@@ -18,6 +18,7 @@ TOGETHER = (
     'one module, nn.ModuleList([a, b]), one optimizer, torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters()}], '
     "lr=0.1), and one backward pass of the sum of their losses"
 )
+LISTS = "job.prepare([a, b], [first, second], loader, epochs=2)"
 LATER = (
     'a group of their own, opt = torch.optim.AdamW([{"params": head.parameters()}, {"params": body.parameters()}], lr=0.001), and '
     "a rate of 0 until then, torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t >= unfreeze_at)])"
@@ -33,13 +34,14 @@ def check(model: Any, optimizer: Any, loader: Any, scheduler: Any, epochs: Any) 
     """Looks at kinds alone."""
     if not isinstance(model, nn.Module):
         if isinstance(model, _SEVERAL):
-            raise UsageError(f"job.prepare was given a {type(model).__name__} of models, and a job has one: make {TOGETHER}")
+            raise UsageError(
+                f"job.prepare was given a {type(model).__name__} of models, and no list of optimizers: give it lists of both, "
+                f"{LISTS}, or one module, nn.ModuleList([a, b])"
+            )
         raise UsageError(f"job.prepare was given {_what(model)} as its model: it takes the torch.nn.Module that is trained")
     if not isinstance(optimizer, Optimizer):
         if isinstance(optimizer, _SEVERAL):
-            raise UsageError(
-                f"job.prepare was given a {type(optimizer).__name__} of optimizers, and a job has one: make {TOGETHER}"
-            )
+            raise UsageError(f"job.prepare was given a {type(optimizer).__name__} of optimizers: give it a list, {LISTS}")
         raise UsageError(
             f"job.prepare was given {_what(optimizer)} as its optimizer: it takes one of torch.optim, as "
             "torch.optim.SGD(model.parameters(), lr=0.1)"
@@ -54,6 +56,13 @@ def check(model: Any, optimizer: Any, loader: Any, scheduler: Any, epochs: Any) 
         raise UsageError(
             "job.prepare was not told how many passes over the loader the job has: job.prepare(model, opt, loader, epochs=2)"
         )
+
+
+def model(model: Any) -> nn.Module:
+    """One of several."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"job.prepare was given {_what(model)} among its models: it takes the torch.nn.Modules that are trained")
+    return model
 
 
 def explain_wrapper(model: nn.Module) -> Callable[[BaseException], str]:

@@ -8,10 +8,11 @@ Invariant: parameters are views of the session's memory from the first run to th
 
 import atexit
 import contextlib
+import functools
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 import torch
@@ -40,6 +41,7 @@ from lockstep import (
     _reads,
     _run,
     _settings,
+    _several,
     _update,
     loggers,
 )
@@ -240,6 +242,21 @@ class Job:
     @overload
     def prepare(
         self,
+        model: Sequence[nn.Module],
+        optimizer: Sequence[Optimizer],
+        loader: DataLoader[Any],
+        scheduler: None = None,
+        *,
+        epochs: int,
+        updates: int | None = None,
+        global_batch: int | None = None,
+        units: int | None = None,
+        fixed_batch: bool = False,
+        samples: int | None = None,
+    ) -> tuple[Sequence[nn.Module], Sequence[_optimizer.PreparedOptimizer], _loader.Loader]: ...
+    @overload
+    def prepare(
+        self,
         model: nn.Module,
         optimizer: Optimizer,
         loader: Callable[[], Any],
@@ -251,8 +268,8 @@ class Job:
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _drawn.Drawn]: ...
     def prepare(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
         loader: DataLoader[Any] | Callable[[], Any] | None = None,
         scheduler: LRScheduler | None = None,
         *,
@@ -269,6 +286,7 @@ class Job:
     ) -> Any:
         """Joins the job with this model. Returns (model, optimizer, loader[, scheduler]), for the loop to use instead. In place of
         a loader there may be a function that makes a batch, and `updates`: it gets one back whose calls are this worker's batches.
+        There may be a list of optimizers, each of its own parameters, and one of models: a list of optimizers comes back.
 
         `epochs`: number of passes over the loader. `updates`: number of updates after which the job ends, if that is before.
         `global_batch`: samples in an update, of all workers together; without it the loader's batch size. A worker is never handed
@@ -285,7 +303,7 @@ class Job:
         moves work it is shared out by that.
         """
         if self._session is not None:
-            raise UsageError(f"job.prepare was called twice, and a job has one model: make {_given.TOGETHER}")
+            raise UsageError(f"job.prepare was called twice: give it all models and optimizers at once, {_given.LISTS}")
         self._parts = parts = _preparing.Preparation(
             model,
             optimizer,
@@ -306,7 +324,7 @@ class Job:
             workers=self._entry.workers(),
             after=self._after,
         )
-        loader = parts.loader
+        loader, whole = parts.loader, parts.optimizer
         self._order, self._parameters, self._rule = parts.order, parts.parameters, parts.rule
         given, self._model = model, parts.model
         model = parts.model
@@ -328,7 +346,7 @@ class Job:
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"
         self._begin(digest + self._rule.digest() + self._parameters.digest_of_the_rest(), samples)
         prepared = _optimizer.PreparedOptimizer(
-            optimizer, self._run.stepped, hooked=parts.rule.updates is not None, scheduled=parts.rule.schedule is not None
+            whole, self._run.stepped, hooked=parts.rule.updates is not None, scheduled=parts.rule.schedule is not None
         )
         if isinstance(parts.rule.schedule, _update.Schedule):
             parts.rule.schedule.begin(in_epoch)
@@ -339,7 +357,7 @@ class Job:
         for logger in self._passes.loggers:
             self._begin_logger(logger)
         # What the script does with losses and optimizers, as long as the job is on:
-        self._others.begin(optimizer)
+        self._others.begin(whole)
         self._averages.begin()
         self._beside.begin()
         _errors.explanations.append(_given.explain_wrapper(model))
@@ -347,6 +365,10 @@ class Job:
         mine: _loader.Loader | _drawn.Drawn = _loader.Loader(loader, in_epoch, self._passes.next_pass)
         if parts.drawn:
             mine = _drawn.Drawn(mine, self._why_ended_early)
+        if parts.several is not None:
+            steppers = enumerate(parts.several.parts)
+            several = [_several.PreparedPart(part, prepared, functools.partial(self._run.part_stepped, i)) for i, part in steppers]
+            return given, several, mine
         if scheduler is None or parts.rule.schedule is None:
             return given, prepared, mine
         return (

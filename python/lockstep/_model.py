@@ -126,7 +126,7 @@ class Parameters:
         self.device = _device.of([*named, *averaged])
         self._trained = sum(p.numel() for p in self.list)
         self.count = self._trained + sum(buffer.numel() for _, buffer in averaged)  # without the extra ones
-        self._extra = 0
+        self._extra = self._marks = 0
         self._updates: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def fewest_samples(self) -> int:
@@ -139,10 +139,28 @@ class Parameters:
             if (group := groups.get(id(p))) is not None:
                 self.tensors[at] = dataclasses.replace(self.tensors[at], group=group)
 
-    def add_extra(self, values: int, updates: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Behind all others; `updates`: how many there have been, according to them."""
-        self._extra, self._updates = values, updates
-        self.tensors.append(Tensor("lockstep.update", (values,)))
+    def add_extra(self, values: int, updates: Callable[[torch.Tensor], torch.Tensor], marks: int) -> None:
+        """Behind all others; `updates`: how many there have been, according to them. `marks`: so many more, for `mark`."""
+        self._extra, self._updates, self._marks = values + marks, updates, marks
+        self.tensors.append(Tensor("lockstep.update", (self._extra,)))
+
+    @property
+    def averages(self) -> bool:
+        """Not all that travels as a gradient is one."""
+        return bool(self.averaged) or self._marks > 0
+
+    def mark(self, which: Iterable[int], weight: int) -> int:
+        """A run that counts for so much sets these marks; for `check_untouched`."""
+        assert self._gradient is not None
+        with torch.no_grad():
+            for number in which:
+                self._gradient[self.count + self._extra - self._marks + number] += weight
+        return self._gradient._version
+
+    def marks(self) -> list[float]:
+        """Within an update: the share of its round that has set each mark."""
+        found: list[float] = self._update_gradient[self.count + self._extra - self._marks :].tolist()
+        return found
 
     def begin(self) -> torch.Tensor:
         """A copy of their values, on the host, that the job begins with. Until its first ones are there they are to stay so."""
@@ -338,6 +356,31 @@ class Parameters:
 
     def attach_gradient(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
         """The next backward pass adds to the values at `address`."""
+        self._check_frozen()
+        if any(p.grad is not None for p in self.list):
+            raise UsageError(
+                "there are gradients before job.backward, of another backward pass: it would be lost. Add its loss up, or clear "
+                "them (model.zero_grad())"
+            )
+        self._use_gradient(address, floats)
+        for p, view in zip(self.list, self._gradient_views, strict=True):
+            p.grad = view
+
+    def add_gradients(self, address: int, floats: Callable[[int], torch.Tensor], which: Iterable[int], weight: int) -> int:
+        """Adds those that these parameters have, means over a run that counts for so much, to the values at `address`; for
+        `check_untouched`."""
+        self._check_frozen(which)
+        self._use_gradient(address, floats)
+        assert self._gradient is not None
+        with torch.no_grad():
+            for number in which:
+                gradient = self.list[number].grad
+                if gradient is not None:
+                    self._gradient_views[number].add_(gradient, alpha=weight)
+        return self._gradient._version
+
+    def _check_frozen(self, which: Iterable[int] | None = None) -> None:
+        """`which`: of the trained parameters are looked at; None: all."""
         for name, p in self._frozen:
             if p.requires_grad:
                 raise UsageError(
@@ -345,18 +388,15 @@ class Parameters:
                     f"parameters later, let them require gradients from the beginning, with {_given.LATER}; or begin another job"
                 )
         if self.moves_without_gradient:
-            for p, tensor in zip(self.list, self.tensors, strict=False):  # behind them come those that are not trained
-                if not p.requires_grad:
+            for number in range(len(self.list)) if which is None else which:
+                if not self.list[number].requires_grad:
                     raise UsageError(
-                        f"{tensor.name} was frozen after job.prepare, but the optimizer would still move it, by momentum or weight "
-                        "decay. Give such parameters a group of their own, and the scheduler a list, as "
+                        f"{self.tensors[number].name} was frozen after job.prepare, but the optimizer would still move it, by "
+                        "momentum or weight decay. Give such parameters a group of their own, and the scheduler a list, as "
                         f"{_given.EARLIER}; or begin another job"
                     )
-        if any(p.grad is not None for p in self.list):
-            raise UsageError(
-                "there are gradients before job.backward, of another backward pass: it would be lost. Add its loss up, or clear "
-                "them (model.zero_grad())"
-            )
+
+    def _use_gradient(self, address: int, floats: Callable[[int], torch.Tensor]) -> None:
         if address not in self._gradients:
             if len(self._gradients) >= _MOST_BUFFERS:
                 self._gradients.clear()
@@ -364,8 +404,6 @@ class Parameters:
             views = list(self._cut(flat))
             self._gradients[address] = flat, views, [view.data_ptr() for view in views]
         self._gradient, self._gradient_views, self._gradient_at = self._gradients[address]
-        for p, view in zip(self.list, self._gradient_views, strict=True):
-            p.grad = view
 
     def hooked(self) -> bool:
         """Whether the script has hooks that see gradients."""
@@ -378,6 +416,11 @@ class Parameters:
             view = p.grad
             if view is None or view._base is not self._gradient:
                 raise UsageError(f"the gradient of {tensor.name} was put elsewhere by a hook, which is not supported")
+        return self.add_statistics(weight)
+
+    def add_statistics(self, weight: int) -> int:
+        """Those that a run which counts for so much has made; for `check_untouched`."""
+        assert self._gradient is not None
         at = self._trained
         with torch.no_grad():
             for buffer in self._statistics():
@@ -385,13 +428,13 @@ class Parameters:
                 at += buffer.numel()
         return self._gradient._version
 
-    def check_untouched(self, gradient_version: int) -> None:
-        """At the end of a run: only the backward pass has changed the session's memory."""
+    def check_untouched(self, gradient_version: int, *, in_place: bool = True) -> None:
+        """At the end of a run: only the backward pass has changed the session's memory. `in_place`: gradients are views of it."""
         assert self._gradient is not None
         if self._gradient._version != gradient_version:
             self._refuse_changed_gradients()
         self.check_values()
-        if not self._gradients_in_place():
+        if in_place and not self._gradients_in_place():
             self._refuse_changed_gradients()
         self._rest.check()
 

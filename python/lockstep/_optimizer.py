@@ -257,12 +257,16 @@ class PreparedOptimizer(torch.optim.Optimizer):
             if scaled is None:
                 raise UsageError("scaler.step(opt) was called, and the backward pass was of no loss that the scaler has returned")
             _scaler.tell(scaled[0], self, scaled[1])
+        self.note_step()
+        self._on_step()
+
+    def note_step(self) -> None:
+        """The script has stepped: with which rates."""
         self.check_unchanged()
         self._at_step = tuple(float(group["lr"]) for group in self._optimizer.param_groups)
         told, self._told = self._told, None
         if told not in (None, self._at_step):
             raise UsageError("the script has set a rate after it has read or clipped gradients: set it before that")
-        self._on_step()
 
     def scaled(self, scaler: Any, *, overflow: bool) -> None:
         """The backward pass of the batch in hand was of a loss of this scaler's."""

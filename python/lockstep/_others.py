@@ -42,5 +42,5 @@ class Watch:
         if first != round_:
             raise UsageError(
                 f"an optimizer that job.prepare was not given, {type(optimizer).__name__}, has stepped in round {first} and round "
-                f"{round_}: each worker would train a copy of its own. A job has one model: make {_given.TOGETHER}"
+                f"{round_}: each worker would train a copy of its own. Give it all models and optimizers, {_given.LISTS}"
             )

@@ -1,7 +1,7 @@
 """Checks the arguments of `job.prepare`, and turns them into the job's parts and settings before the job is joined."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -23,6 +23,7 @@ from lockstep import (
     _rule,
     _session,
     _settings,
+    _several,
     _units,
 )
 from lockstep._errors import UsageError
@@ -36,8 +37,8 @@ class Preparation:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: Optimizer | Sequence[Optimizer],
         loader: DataLoader[Any] | Callable[[], Any] | None,
         scheduler: LRScheduler | None,
         *,
@@ -58,17 +59,19 @@ class Preparation:
     ) -> None:
         self.drawn = _drawn.is_function(loader)
         if self.drawn:
-            assert callable(loader)
-            _drawn.check(epochs, updates)
             _given.check_counts(updates=updates, global_batch=global_batch)
-            global_batch, epochs = global_batch or self._a_batch_for_each(workers, "a function makes the batches"), 1
-            loader = _drawn.loader_of(loader, (updates or 0) * global_batch)
+            global_batch = global_batch or self._a_batch_for_each(workers, "a function makes the batches")
+            loader, epochs = _drawn.loader_of(loader, epochs, updates, global_batch), 1
+        model, optimizer, ranks = _several.taken(model, optimizer, scheduler, workers)
         _given.check(model, optimizer, loader, scheduler, epochs)
-        assert isinstance(loader, DataLoader) and epochs is not None
+        assert isinstance(loader, DataLoader) and isinstance(model, nn.Module) and isinstance(optimizer, Optimizer)
+        assert epochs is not None
         self.loader = loader
-        self.wrapped = _ddp.is_wrapper(model)
-        model, ranks = _ddp.take(model, workers)
-        self.model = model
+        self.wrapped = ranks > 1 or _ddp.is_wrapper(model)
+        model, of_wrapper = _ddp.take(model, workers)
+        ranks = max(ranks, of_wrapper)
+        self.model, self.optimizer = model, optimizer
+        self.several = optimizer if isinstance(optimizer, _several.Together) else None
         _model.refuse_unsupported(model)
         self.epochs = epochs
         self.order = _batch_order.order_of(loader, samples)
@@ -183,7 +186,7 @@ class Preparation:
             max_run_samples=self.units.at_once,
             max_run_units=self.units.max_in_run,
             own_parameters=own_parameters,
-            averages=bool(parameters.averaged),
+            averages=parameters.averages,
             epoch_ends=True,
             costs=self.costs.by_sample(samples),
         )

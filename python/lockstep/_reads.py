@@ -55,6 +55,7 @@ class Watch:
         self._call: FrameType | None = None  # that clips
         self._before: tuple[_agreed.Clip, ...] | None = None  # in the batch before
         self._announced: tuple[_agreed.Clip, ...] | None = None
+        self.refuses_clipping = False  # there are several optimizers, whose gradients are those of the batch in hand
 
     def open(self) -> None:
         """From here on the script reads what is not meant for it."""
@@ -170,7 +171,13 @@ class Watch:
         return _agreed.Clip(float(of["max_norm"]), float(of["norm_type"]), numbers)
 
     def _refuse_or_say(self, call: FrameType | None) -> None:
-        if call is not None:
+        if self.refuses_clipping:
+            if call is not None:
+                raise UsageError(
+                    "clipping with several optimizers would be that of the batch in hand alone: before job.prepare, let each "
+                    f"optimizer clip its gradients of the update, {CLIP_VALUE}"
+                )
+        elif call is not None:
             if call.f_code.co_name == "clip_grad_value_":
                 raise UsageError(
                     "clip_grad_value_ between the backward pass and opt.step() would clip a part of a sum: before job.prepare, "

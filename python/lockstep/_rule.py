@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lockstep import _after, _agreed, _model, _optimizer, _reads, _settings, _update
+from lockstep import _after, _agreed, _model, _optimizer, _reads, _settings, _several, _update
 from lockstep._errors import UsageError
 from lockstep._session import Session, Work
 
@@ -47,12 +47,14 @@ class Rule:
         self.settings: dict[str, object] = {} if clip is None else {"optimizer.clip": clip}
         if scheduler is not None and getattr(scheduler, "last_epoch", 0) > 0:
             raise UsageError("the scheduler has stepped already: make a new one")
+        self._several = optimizer if isinstance(optimizer, _several.Together) else None
         if scheduler is None and not own and _optimizer.has_scheduler(optimizer):
             why = why or "a scheduler of the script's own sets its rates"
-        elif scheduler is None:  # what an earlier one began with is nothing to this job
+        elif scheduler is None and self._several is None:  # what an earlier one began with is nothing to this job
             for group in optimizer.param_groups:
                 group.pop("initial_lr", None)
         follows = "job.after_update was called" if after.there_is else ""
+        follows = follows or ("the job has several optimizers" if self._several else "")
         own_step = _optimizer.own_step(optimizer) or follows or ("" if own else why)
         rule = None if own == "custom" or parameters.averaged or own_step else _optimizer.settings_of(optimizer)
         self._why = own_step or ("the model has running statistics" if parameters.averaged else "")
@@ -72,8 +74,9 @@ class Rule:
         schedule = None if scheduler is None else _update.Schedule(scheduler, optimizer, updates, in_epoch)
         self.schedule = schedule
         self.updates = _update.Updates(optimizer, parameters.list, parameters.count, schedule, after)
-        parameters.add_extra(self.updates.extra, self.updates.count_in)
-        if parameters.averaged:  # running statistics are no gradient
+        marks = 0 if self._several is None else len(self._several.parts)
+        parameters.add_extra(self.updates.extra, self.updates.count_in, marks)
+        if parameters.averages:  # running statistics are no gradient
             self.settings.pop("optimizer.clip", None)
             self._clip = clip or None
         self.settings |= {"optimizer.name": "custom", "optimizer.lr": 1.0}
@@ -134,6 +137,8 @@ class Rule:
         state = device.floats(session, work.state, state=True) if work.state else None
 
         def make(extra: torch.Tensor) -> None:
+            if self._several is not None:
+                self._several.decide(self._parameters.marks())
             parameters = self._parameters.list
             if self._clip is not None:
                 nn.utils.clip_grad_norm_(parameters, self._clip)

@@ -61,6 +61,8 @@ class RunInHand:
         self._delivered = False  # the run's result is the session's, before its step
         self._base_batch = 0  # samples of all workers together that a script for DDP computes before it goes on
         self._so_far = 0  # that this worker has added up for the round
+        self._several: list[list[int]] | None = None  # parameters of each of several optimizers
+        self._stepped: set[int] = set()  # those of them that have stepped for the batch
         self._accumulates = False  # the script steps after several batches
 
     def prepare(
@@ -83,15 +85,19 @@ class RunInHand:
         custom = parts.rule.updates is not None
         self.agreed = _agreed.Agreed(tuple(range(len(parts.parameters.list))), tuple(optimizer.factors))
         agreed = self.agreed
-        shown = settle if custom else None
+        shown = settle if custom and parts.several is None else None
         self.reads = _reads.Watch(parts.parameters.list, self._say_for_all, shown, lambda: agreed.now.clips)
         self._after_step = stepped
-        self.micro_batches = parts.micro_batches if custom else 1
+        self.micro_batches = parts.micro_batches if custom and parts.several is None else 1
+        self._several = None if parts.several is None else parts.several.numbers(parts.parameters.list)
+        self.reads.refuses_clipping = self._several is not None
 
     # --- its states
 
     def is_on(self) -> bool:
         """Its batch is the script's, before the step."""
+        if self._several is not None and self.state is State.STEPPED and not self._delivered:  # others may step
+            return not self._ended()
         return self.work is not None and not self._ended() and self.state in (State.IN_HAND, State.FAILED, State.BACKWARD)
 
     def hand_out(self, work: Work) -> None:
@@ -101,6 +107,7 @@ class RunInHand:
         self._delivered = False
         self._log.begin()
         self._weight = None
+        self._stepped = set()
         self._steps_at_run = self.schedule_steps
 
     def take_back(self) -> None:
@@ -120,6 +127,20 @@ class RunInHand:
         clips = self.reads.step()
         self.state = State.STEPPED
         self._after_step(clips)
+
+    def part_stepped(self, number: int) -> None:
+        """One of several optimizers."""
+        run = self.work
+        assert self._several is not None
+        if run is None or self._ended() or self._delivered or self.state not in (State.BACKWARD, State.STEPPED):
+            raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward())")
+        if number in self._stepped:
+            raise UsageError("one optimizer has stepped twice for one batch: step once, and take the next batch for the next step")
+        self.reads.step()
+        counts_for = len(run.samples) if self._weight is None else self._weight
+        self._gradient_version = self._parameters.add_gradients(run.gradient, self.floats, self._several[number], counts_for)
+        self._stepped.add(number)
+        self.state = State.STEPPED
 
     def schedule_stepped(self, passes: int) -> None:
         """`passes`: over the loader, that have begun."""
@@ -205,7 +226,13 @@ class RunInHand:
             )
         self._weighs = self._weight is not None
         self._optimizer.check_unchanged()
-        self._parameters.check_untouched(self._gradient_version)
+        if self._several is not None:
+            self.reads.close()
+            counts_for = len(self.work.samples) if self._weight is None else self._weight
+            self._parameters.add_statistics(counts_for)
+            self._gradient_version = self._parameters.mark(self._stepped, counts_for)
+            self._parameters.device.settle(session)
+        self._parameters.check_untouched(self._gradient_version, in_place=self._several is None)
         self._parameters.release_gradient()
         self._log_said()
         for metric in self._log.all():
@@ -248,7 +275,7 @@ class RunInHand:
 
     def log(self, values: Mapping[str, float | torch.Tensor], reduce: str | Mapping[str, str], samples: int | None) -> None:
         run = self.work
-        if run is None or self._ended() or self.state not in (State.IN_HAND, State.BACKWARD):
+        if run is None or not self.is_on() or self.state is State.FAILED:
             raise UsageError("job.log is for a batch of the prepared loader, before opt.step()")
         if samples is not None and self._own_batches:
             raise UsageError(
@@ -276,6 +303,9 @@ class RunInHand:
             raise UsageError("job.backward is for a batch of the prepared loader")
         if self.state is State.FAILED:
             raise UsageError("job.backward has failed for this batch and cannot be tried again")
+        if self._several is not None:
+            self._backward_of_several(run, loss, reduction, weight, retain_graph=retain_graph)
+            return
         if self.state is not State.IN_HAND:
             raise UsageError("job.backward was called twice for one batch: add the losses up instead")
         if loss.numel() != 1:
@@ -319,6 +349,27 @@ class RunInHand:
             self._take_loss(run, total, loss)
         device.settle(session)
         self._summed()
+
+    def _backward_of_several(
+        self, run: Work, loss: torch.Tensor, reduction: str, weight: int | torch.Tensor | None, *, retain_graph: bool
+    ) -> None:
+        """One pass of those that the script makes for its batch, as torch makes it."""
+        if reduction != "mean" or loss.numel() != 1 or _scaler.of(loss) is not None:
+            raise UsageError("with several optimizers losses are means, of one value, and without a GradScaler")
+        if self._delivered or self.state not in (State.IN_HAND, State.BACKWARD, State.STEPPED):
+            raise UsageError("loss.backward() is for a batch of the prepared loader")
+        first = self.state is State.IN_HAND
+        if weight is not None:
+            self.weigh(weight)
+        self._look_at_loss(loss, len(run.samples))
+        counts_for = len(run.samples) if self._weight is None else self._weight
+        before = 0.0 if first else self._loss_sum
+        state, self.state = self.state, State.FAILED
+        torch.autograd.backward(loss, retain_graph=retain_graph)
+        self.state = State.BACKWARD if first else state
+        self._take_loss(run, loss.reshape(()).float() * counts_for, loss)
+        self._loss_sum += before
+        self.reads.open()
 
     def _scaled_backward(
         self, run: Work, loss: torch.Tensor, scaled: tuple[Any, torch.Tensor], counts_for: int, *, retain_graph: bool

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from lockstep import _after, _given, _model
+from lockstep import _after, _given, _model, _several
 from lockstep._errors import JobFailed, UsageError
 
 # Of a parameter group, what a scheduler may set; it follows the count of updates.
@@ -189,7 +189,8 @@ class Updates:
         self._batch = 1  # of a whole round
         self._schedule = schedule
         self._parameters = of
-        self._name = type(optimizer).__name__
+        parts = optimizer.parts if isinstance(optimizer, _several.Together) else (optimizer,)
+        self._name = " and ".join(type(part).__name__ for part in parts)
         _refuse_unsupported(optimizer)
         trained = set(map(id, of))
         # Some make a state for them, which stays as it is: they have no gradient.
@@ -343,7 +344,7 @@ class Updates:
         groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         own, frozen = _kept_elsewhere(optimizer), self._shown_of_frozen()
         entries: list[_Entry] = []
-        step: Any = type(optimizer).step
+        step: Any = type(optimizer).plain_step if isinstance(optimizer, _several.Together) else type(optimizer).step
         if getattr(step, "hooked", False):  # torch's own wrapping, which calls step hooks: they are for updates
             step = step.__wrapped__
         for trial in range(_TRIALS):
@@ -492,6 +493,8 @@ def _in_words(options: Mapping[str, object]) -> str:
 
 
 def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:
+    for part in optimizer.parts if isinstance(optimizer, _several.Together) else ():
+        _refuse_unsupported(part)
     name = type(optimizer).__name__
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if isinstance(optimizer, torch.optim.LBFGS) or (closure is not None and closure.default is inspect.Parameter.empty):
@@ -511,6 +514,9 @@ def _refuse_unsupported(optimizer: torch.optim.Optimizer) -> None:
 
 def _kept_elsewhere(optimizer: torch.optim.Optimizer) -> dict[str, object]:
     """The values of an optimizer besides its state and the numbers of its groups, in a form that can be compared."""
+    if isinstance(optimizer, _several.Together):
+        of_parts = [_kept_elsewhere(part) for part in optimizer.parts]
+        return {f"{key} of optimizer {number}": value for number, kept in enumerate(of_parts) for key, value in kept.items()}
     torchs = set(vars(torch.optim.SGD([torch.zeros(1)], lr=1.0)))  # hooks, and what else each of them has
     kept = {key: _shown(value) for key, value in vars(optimizer).items() if key not in torchs and not callable(value)}
     for number, group in enumerate(optimizer.param_groups):

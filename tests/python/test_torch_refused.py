@@ -21,20 +21,19 @@ PAIR = """
 a, b = nn.Linear(1, 2), nn.Linear(2, 1)
 first, second = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)
 """
-# A GAN as one job: the generator learns by a copy of the discriminator that has no gradients.
-GAN = PAIR + """
-model = nn.ModuleList([a, b])
-opt = torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters()}], lr=0.1)
-""" + PREPARE + """
+# Two models in one job, in a loop with two losses and two steps.
+LISTS = ("job.prepare([a, b], [first, second], loader, epochs=2)",)
+TWO = PAIR + """
+(a, b), (first, second), loader = job.prepare([a, b], [first, second], loader, epochs=2)
+before = a.weight.clone(), b.weight.clone()
 for epoch in range(2):
     for x, y in loader:
-        made, real = a(x), torch.stack([x[:, 0], 1 - x[:, 0]], 1)
-        fixed = {name: p.detach() for name, p in b.named_parameters()}
-        judged = F.softplus(-b(real)).mean() + F.softplus(b(made.detach())).mean()
-        (judged + F.softplus(-torch.func.functional_call(b, fixed, made)).mean()).backward()
-        opt.step()
+        F.cross_entropy(a(x), y).backward()
+        first.step()
+        b(a(x).detach()).square().mean().backward()
+        second.step()
+assert not torch.equal(before[0], a.weight) and not torch.equal(before[1], b.weight)
 """
-TOGETHER = ("nn.ModuleList([a, b])", 'torch.optim.SGD([{"params": a.parameters()}, {"params": b.parameters()}], lr=0.1)')
 # A part that is trained later, or up to then.
 BODY = "body, head = nn.Linear(1, 3), nn.Linear(3, 2)\nmodel = nn.Sequential(body, head)\nopt = torch.optim.SGD(head.parameters(), lr=0.1)\n"
 LATER = ('torch.optim.AdamW([{"params": head.parameters()}, {"params": body.parameters()}], lr=0.001)',
@@ -91,12 +90,12 @@ CASES = [
      "model, opt, loader = job.prepare(model, opt, loader, epochs=2)\n" + LOOP),
     ("job.prepare(model, torch.optim.SGD, loader, epochs=2)", "the class SGD as its optimizer", ["torch.optim.SGD(model.parameters(), lr=0.1)"],
      "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + PREPARE + LOOP),
-    (PREPARE + PAIR + "job.prepare(b, second, loader, epochs=2)", "job.prepare was called twice", TOGETHER, GAN),
-    (PAIR + "job.prepare([a, b], first, loader, epochs=2)", "a list of models", TOGETHER, None),
-    (PAIR + "job.prepare(nn.ModuleList([a, b]), [first, second], loader, epochs=2)", "a list of optimizers", TOGETHER, None),
-    (PAIR + "job.prepare(nn.ModuleList([a, b]), {'a': first}, loader, epochs=2)", "a dict of optimizers", TOGETHER, None),
+    (PREPARE + PAIR + "job.prepare(b, second, loader, epochs=2)", "job.prepare was called twice", LISTS, TWO),
+    (PAIR + "job.prepare([a, b], first, loader, epochs=2)", "a list of models, and no list of optimizers", [*LISTS, "nn.ModuleList([a, b])"],
+     PAIR + "model = nn.ModuleList([a, b])\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n" + PREPARE + LOOP.replace("model(x)", "a(x)")),
+    (PAIR + "job.prepare(nn.ModuleList([a, b]), {'a': first}, loader, epochs=2)", "a dict of optimizers", LISTS, None),
     (PAIR + PREPARE + INSIDE.format("        b(model(x).detach()).mean().backward()\n        second.step()\n"),
-     "has stepped in round 0 and round 1: each worker would train a copy of its own", TOGETHER, None),
+     "has stepped in round 0 and round 1: each worker would train a copy of its own", LISTS, None),
     ("first = torch.optim.lr_scheduler.StepLR(opt, 1)\njob.prepare(model, opt, loader, [first], epochs=2)", "a list of schedulers",
      ["torch.optim.lr_scheduler.ChainedScheduler([first, second])"],
      "first, second = torch.optim.lr_scheduler.StepLR(opt, 1), torch.optim.lr_scheduler.ConstantLR(opt)\n"
