@@ -9,7 +9,6 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from lockstep import _errors, _session
@@ -27,13 +26,11 @@ except ModuleNotFoundError as error:
 
 import numpy as np  # which comes with jax
 
-from lockstep import _loop
+from lockstep import _kept, _loop
 
 Batch = _loop.Batch
 Evaluate = Callable[[Any, Batch], tuple[Any, Any]]
 
-_FEW = 64  # values of state that travel with parameters, however small these are
-_MOST_EXTRA = 8  # the part of the parameters that they may be as large as, before there is a whole tensor of state more
 _NAME = "optimizer state"
 
 
@@ -216,23 +213,10 @@ class _Leaves:
             view[...] = np.asarray(leaf)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Of a leaf of the optimizer's state, in words of four bytes."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-    extra: bool  # behind the parameters, else in the session's state
-    at: int
-    words: int
-
-
 class _Updates:
     """The optimizer as the maker of the job's updates.
 
-    Its state lies in the session's memory, which is a multiple of the parameters' size. State that does not fit lies in an extra
-    tensor behind the parameters, whose gradient is zero. Its first value is 1 once there is a state. A value that is not FP32 has
-    each two of its bytes in the low half of a word, because checkpoints keep finite FP32 values only.
+    Its state lies in the session's memory. The first value of the extra tensor is 1 once there is a state.
     """
 
     def __init__(self, optimizer: Any, leaves: _Leaves) -> None:
@@ -259,32 +243,9 @@ class _Updates:
         constants = b"".join(np.asarray(constant).tobytes() for constant in traced.consts)
         text = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr)).encode()
         self.digest = hashlib.sha256(text + constants).hexdigest()[:16]
-        self._places = self._lay_out(jax.eval_shape(self._plain, state))
-
-    def _lay_out(self, state: list[Any]) -> list[_Place]:
-        words = [_words(leaf) for leaf in state]
-        count = self._leaves.count
-        tensors = sum(words) // count
-        rest = self._fill(words, tensors * count)[1]
-        if rest > max(_FEW, count // _MOST_EXTRA):
-            tensors += 1
-        where, rest = self._fill(words, tensors * count)
-        self.state_tensors, self.extra = tensors, 1 + rest
-        places, ends = [], [0, 1]  # in the state, and behind the parameters
-        for leaf, size, extra in zip(state, words, where, strict=True):
-            places.append(_Place(tuple(leaf.shape), np.dtype(leaf.dtype), extra, ends[extra], size))
-            ends[extra] += size
-        return places
-
-    @staticmethod
-    def _fill(words: list[int], room: int) -> tuple[list[bool], int]:
-        """Which leaves do not fit, where the largest come first; and how many words those have."""
-        extra = [False] * len(words)
-        rest = 0
-        for i in sorted(range(len(words)), key=lambda i: -words[i]):
-            extra[i] = words[i] > room
-            room, rest = (room, rest + words[i]) if extra[i] else (room - words[i], rest)
-        return extra, rest
+        plain = jax.eval_shape(self._plain, state)
+        self._kept = _kept.Kept([(leaf.shape, leaf.dtype) for leaf in plain], leaves.count, ahead=1)
+        self.state_tensors, self.extra = self._kept.state_tensors, self._kept.extra
 
     def _stepped(self, params: Any, grads: Any, state: Any, factor: Any) -> tuple[Any, Any]:
         updates, state = self._optimizer.update(grads, state, params)
@@ -308,37 +269,9 @@ class _Updates:
         """In the session's memory."""
         extra = params[self._leaves.count :]
         before = jax.tree.map(jnp.asarray, self._leaves.view(params))
-        if extra[0] == 0:
-            kept = self._plain(self._optimizer.init(before))
-        else:
-            kept = [_read(self._words(place, extra, state), place) for place in self._places]
+        kept = self._plain(self._optimizer.init(before)) if extra[0] == 0 else self._kept.read(extra, state)
         after = jax.block_until_ready(self._step(before, self._leaves.view(gradient), kept, np.float32(factor)))
         del before, kept
         self._leaves.store(after[0], params)
-        for place, leaf in zip(self._places, after[1], strict=True):
-            _write(self._words(place, extra, state), np.asarray(leaf))
+        self._kept.write(after[1], extra, state)
         extra[0] = 1
-
-    @staticmethod
-    def _words(place: _Place, extra: Any, state: Any) -> Any:
-        return (extra if place.extra else state)[place.at : place.at + place.words]
-
-
-def _words(leaf: Any) -> int:
-    size: int = math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize
-    return size // 4 if leaf.dtype == np.float32 else -(-size // 2)
-
-
-def _read(words: Any, place: _Place) -> Any:
-    if place.dtype == np.float32:
-        return words.reshape(place.shape)
-    size = math.prod(place.shape) * place.dtype.itemsize
-    return np.ascontiguousarray(words.view(np.uint16)[::2]).view(np.uint8)[:size].view(place.dtype).reshape(place.shape)
-
-
-def _write(words: Any, value: Any) -> None:
-    if value.dtype == np.float32:
-        words[...] = value.reshape(-1)
-        return
-    data = np.frombuffer(value.tobytes() + b"\0" * (value.nbytes % 2), np.uint16)
-    words.view(np.uint32)[...] = data  # the low half of each
