@@ -4,6 +4,7 @@ The library refuses structures of another size.
 """
 
 import ctypes
+import os
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
 from typing import Any
@@ -123,9 +124,19 @@ class Work(ctypes.Structure):
     ]
 
 
+_OF_PROTOBUF = "_ZN6google8protobuf2io16CodedInputStreamD1Ev"
+
+
+def _mode() -> int:
+    """How the library is loaded. TensorFlow shows its own Protocol Buffers, of another version, to all that is loaded later; with
+    that one the library would crash."""
+    shown = hasattr(ctypes.CDLL(None), _OF_PROTOBUF)
+    return os.RTLD_LOCAL | os.RTLD_DEEPBIND if shown else ctypes.DEFAULT_MODE
+
+
 @cache
 def library() -> ctypes.CDLL:
-    found = ctypes.CDLL(str(_place.library()))
+    found = ctypes.CDLL(str(_place.library()), mode=_mode())
     found.lockstep_abi_version.restype = c_uint32
     if found.lockstep_abi_version() != ABI:
         raise UsageError(
