@@ -7,8 +7,8 @@ With PyTorch, three lines:
     model, opt, loader = job.prepare(model, opt, loader, epochs=10)
 
 and a loop that stays as it is. `docs/reference/pytorch-api.md` says what that means and what is not supported.
-`lockstep.jax` is for JAX. Without either, `lockstep.Session` is the bare interface: runs of units in, gradient sums out, as
-memoryviews.
+`lockstep.jax` is for JAX, `lockstep.keras` for Keras. Without these, `lockstep.Session` is the bare interface: runs of units in,
+gradient sums out, as memoryviews.
 """
 
 import os

@@ -62,6 +62,13 @@ _exit = sys.exit
 _ends_badly = False
 
 
+def line_of(error: BaseException) -> str:
+    """The error in one line, as it is told to others."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _explained(error: BaseException) -> BaseException:
     """Replaces an exception of torch that comes from how Lockstep has started the script."""
     if isinstance(error, ValueError) and "environment variable RANK expected" in str(error) and "LOCKSTEP_WORKER" in os.environ:
@@ -88,12 +95,10 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
     error = _explained(error)
     if explained := next(filter(None, (explain(error) for explain in explanations)), ""):
         error = UsageError(explained)
-    ours = isinstance(error, Error)
-    interrupted = isinstance(error, KeyboardInterrupt)
-    line = "interrupted" if interrupted else str(error) if ours else f"{kind.__name__}: {error}".splitlines()[0]
+    line = line_of(error)
     for tell in list(last_words):
         tell(line)
-    if not ours and not interrupted:
+    if not isinstance(error, Error | KeyboardInterrupt):
         _before(kind, error, trace)
         return
     if isinstance(error.__cause__, WorkerTraceback):

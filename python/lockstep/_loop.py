@@ -1,4 +1,5 @@
-"""A worker's training loop without torch: how it finds its job, passes of batches, and how it ends. lockstep.jax builds on it.
+"""A worker's training loop without torch: how it finds its job, passes of batches, and how it ends. lockstep.jax and
+lockstep.keras build on it.
 
 Each pass over the loop is an epoch of the job. A batch is one unit, so that all batches have one size; a smaller one is padded. The
 updates are the worker's own (optimizer.name = custom). Everything on the script's thread.
@@ -204,6 +205,7 @@ class Loop:
         test_samples: int,
         epochs: int,
         settings: Mapping[str, object],
+        averages: bool = False,
     ) -> None:
         """Joins. `initial`: a NumPy array of FP32 that stays as it is until the first run."""
         self._epochs, self._tests = epochs, test_samples
@@ -233,6 +235,7 @@ class Loop:
                 f"the job's optimizer is {config['optimizer.name']}, as its config says, and this script makes the updates: leave "
                 "optimizer.name out of the config"
             )
+        self._check(config)
         self._seed = config["job.seed"]
         if config["job.units"].isdecimal() and int(config["job.units"]) > 0:  # else all units of a whole round have one size
             self._size = -(-int(config["job.global_batch"]) // int(config["job.units"]))
@@ -251,6 +254,7 @@ class Loop:
                 state_tensors=state_tensors,
                 max_run_units=1,
                 own_parameters=self._workers > 1,
+                averages=averages,
                 epoch_ends=True,
             )
         )
@@ -260,6 +264,9 @@ class Loop:
         """A view of the session's memory."""
         return np.ctypeslib.as_array(self._joined().array(address, state=state))
 
+    def _check(self, config: Mapping[str, str]) -> None:
+        """Refuses a job that the framework cannot serve."""
+
     def _use(self, work: Work) -> None:
         """The script sees the parameters of this work from here on."""
         raise NotImplementedError
@@ -268,7 +275,7 @@ class Loop:
         raise NotImplementedError
 
     def _evaluate(self, work: Work, batch: Batch) -> tuple[float, int]:
-        """The sum of the losses, and how many samples are right."""
+        """The sum of the losses, and how many samples are right. Only with test samples."""
         raise NotImplementedError
 
     def _done(self, loss_sum: float, counts_for: int | None) -> None:

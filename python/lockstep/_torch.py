@@ -17,7 +17,8 @@ def check() -> None:
         if error.name != "torch":  # it is there, and broken
             raise
         raise UsageError(
-            f"lockstep.init is for PyTorch, and this Python has no torch: install {oldest} or later, or use lockstep.jax"
+            f"lockstep.init is for PyTorch, and this Python has no torch: install {oldest} or later, or use lockstep.jax or "
+            "lockstep.keras"
         ) from None
     version = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if version and (int(version[1]), int(version[2])) < OLDEST:

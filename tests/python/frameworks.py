@@ -17,14 +17,26 @@ from package import ROOT, harness  # noqa: E402
 SLOW = ("--policy", "flexrr", "--slowdown", "worker=1,factor=6", "--set", "emulate.unit_time=2ms")
 
 
-def python_with(*modules):
-    """An interpreter that has these modules, or ends the script as ctest wants a skipped one to end."""
-    candidates = [os.environ.get("LOCKSTEP_JAX_PYTHON"), package.TORCH_PYTHON, sys.executable]
+def find_python(*modules, variable="LOCKSTEP_JAX_PYTHON", **more):
+    """An interpreter that has these modules, of those that the variable names, with : between them, and a few others; None: there is none. `more`: of its
+    environment."""
+    candidates = [*os.environ.get(variable, "").split(os.pathsep), package.TORCH_PYTHON, sys.executable]
     for candidate in filter(None, candidates):
-        if subprocess.run([candidate, "-c", f"import {','.join(modules)}"], capture_output=True, check=False).returncode == 0:
+        command = [candidate, "-c", f"import {','.join(modules)}"]
+        if subprocess.run(command, capture_output=True, check=False, env={**os.environ, **more}).returncode == 0:
             return candidate
-    print(f"skipped: no interpreter has {' and '.join(modules)}; LOCKSTEP_JAX_PYTHON names one that has")
+    return None
+
+
+def skip(modules, variable):
+    """Ends the script as ctest wants a skipped one to end."""
+    print(f"skipped: no interpreter has {modules}; {variable} names one that has")
     sys.exit(77)
+
+
+def python_with(*modules):
+    """An interpreter that has these modules, or ends the script."""
+    return find_python(*modules) or skip(" and ".join(modules), "LOCKSTEP_JAX_PYTHON")
 
 
 def _descendants(pid):
@@ -57,12 +69,13 @@ class FrameworkTest(harness.ClusterTest):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.runs = 0
+        self.environment = {}  # of the scripts, beside the usual one
 
     def job(self, workers, *arguments, kill=None, after=8, status=0):
         """The output of `lockstep run`. `kill`: a worker that gets SIGKILL after so many rounds."""
         self.runs += 1
         self.run_dir = self.folder / f"run-{self.runs}"
-        process = package.start("-m", "lockstep", "run", "-n", workers, "--run-dir", self.run_dir, *arguments, python=self.python, cwd=self.folder)
+        process = package.start("-m", "lockstep", "run", "-n", workers, "--run-dir", self.run_dir, *arguments, python=self.python, cwd=self.folder, **self.environment)
         try:
             if kill is not None:
                 harness.wait_for(f"round {after}", lambda: len(self.rounds()) >= after or process.poll() is not None, seconds=90)
@@ -77,7 +90,7 @@ class FrameworkTest(harness.ClusterTest):
         return out
 
     def alone(self, *arguments, status=0, **more):
-        done = package.run(*arguments, python=self.python, **more)
+        done = package.run(*arguments, python=self.python, **self.environment, **more)
         self.assertEqual(done.returncode, status, done)
         return done
 

@@ -409,7 +409,7 @@ class RunTest(harness.ClusterTest):
             script = "import sys, lockstep\nif not {there}: sys.modules['torch'] = None\nlockstep.init()"
             for there, version, message in ((True, "1.13.1", "torch 1.13.1 is too old: lockstep wants 2.1 or later"),
                                             (True, "2.0.1+cpu", "torch 2.0.1+cpu is too old"),
-                                            (False, "", "this Python has no torch: install 2.1 or later, or use lockstep.jax")):
+                                            (False, "", "this Python has no torch: install 2.1 or later, or use lockstep.jax or lockstep.keras")):
                 with self.subTest(message):
                     done = run("-c", script.format(there=there), VERSION=version, PYTHONPATH=f"{folder}:{ROOT / 'python'}")
                     self.assertEqual((done.returncode, done.stdout), (2, ""), done)
@@ -599,7 +599,7 @@ class BareTest(harness.ClusterTest):
             with self.subTest(version), tempfile.TemporaryDirectory() as folder:
                 subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
                 bare = pathlib.Path(folder, "bin", "python")
-                imported = run("-c", "import lockstep, sys; print(lockstep.version(), {'torch', 'numpy', 'jax'} & set(sys.modules))", python=bare)
+                imported = run("-c", "import lockstep, sys; print(lockstep.version(), {'torch', 'numpy', 'jax', 'keras'} & set(sys.modules))", python=bare)
                 self.assertEqual((imported.returncode, imported.stderr), (0, ""), imported)
                 self.assertRegex(imported.stdout, r"\A\d+\.\d+\.\d+ set\(\)\n\Z")
                 for package_name in ("torch", "numpy"):

@@ -31,7 +31,7 @@ class SiteTest(unittest.TestCase):
         page = made_pages.python(ROOT)
         for heading in ("lockstep.init", "Job.prepare", "lockstep.Session.next", "lockstep.lightning.Strategy", "lockstep.huggingface.Trainer",
                         "lockstep.accelerate.Accelerator",
-                        "lockstep.jax.init", "lockstep.jax.Job.step", "lockstep.jax.Job.stop", "lockstep.jax.Batch.weights"):
+                        "lockstep.jax.init", "lockstep.jax.Job.step", "lockstep.jax.Job.stop", "lockstep.jax.Batch.weights", "lockstep.keras.fit"):
             self.assertRegex(page, rf"(?m)^##+ {re.escape(heading)}$")
 
     def test_the_c_page_has_each_function_of_the_header(self):

@@ -130,6 +130,7 @@ def python(root):
     jax, loop = top_level(package / "jax.py"), top_level(package / "_loop.py")
     jax["Job"].body += loop["Loop"].body
     parts += [described(node, f"lockstep.jax.{node.name}", 2) for node in (jax["init"], jax["Job"], loop["Batch"])]
+    parts.append(described(top_level(package / "keras.py")["fit"], "lockstep.keras.fit", 2))
     return "\n".join(parts)
 
 
