@@ -125,7 +125,7 @@ for epoch in range(2):
             self.assertEqual([line in one for one in says].count(True), 1, says)
         refused = [text for text in outcomes["whole"].values() if text.startswith("refused: ")]
         self.assertGreater(len(refused), 0, outcomes["whole"])
-        self.assertIn("the first 4 items are the same on all workers: leave sharded=True out", refused[0])
+        self.assertIn("the first 4 items are the same on all workers. Leave sharded=True out", refused[0])
 
     def test_what_is_refused_is_one_line(self):
         stream = SCRIPT + "class S(IterableDataset):\n    def __iter__(self):\n        {give}\nloader = DataLoader(S(), batch_size=4{more})\n"
