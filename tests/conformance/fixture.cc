@@ -37,6 +37,8 @@ std::string ListenHost() {
   return host == nullptr ? "127.0.0.1" : host;
 }
 
+TransportTest::~TransportTest() { SharedThreads().clear(); }
+
 Options TransportTest::OptionsFor(const MemberId& self) const {
   Options options;
   options.self = self;

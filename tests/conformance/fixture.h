@@ -35,6 +35,9 @@ inline MemberId Identity(std::uint32_t worker, std::uint32_t incarnation = 1) {
 }
 
 class TransportTest : public ::testing::TestWithParam<std::string> {
+ public:
+  ~TransportTest() override;
+
  protected:
   Options OptionsFor(const MemberId& self) const;
   // Makes and starts a node.

@@ -16,6 +16,13 @@
 
 namespace lockstep::transport {
 
+// Those of the transports that share one. To be cleared behind the transports, and before the
+// process exits: what OpenSSL keeps for a thread goes with the thread.
+inline std::vector<std::shared_ptr<NetworkThread>>& SharedThreads() {
+  static std::vector<std::shared_ptr<NetworkThread>> threads;
+  return threads;
+}
+
 inline bool Encrypts(std::string_view name) { return name.starts_with("tls"); }
 
 // With the options that go with the name. "tcp" and "ucx"; "tls", which is tcp with encryption;
@@ -30,9 +37,8 @@ inline Result<std::unique_ptr<Transport>> MakeByName(const std::string& name, Op
 #endif
   options.encryption = Encrypts(name);
   if (name.ends_with('3')) {
-    static std::vector<std::shared_ptr<NetworkThread>> threads;
     options.connections = 3;
-    options.network = threads.emplace_back(std::make_shared<NetworkThread>("shared"));
+    options.network = SharedThreads().emplace_back(std::make_shared<NetworkThread>("shared"));
   }
   const bool tcp = name.starts_with("tls") || name.starts_with("tcp");
   return MakeTransport(tcp ? "tcp" : name, std::move(options));

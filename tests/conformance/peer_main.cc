@@ -81,5 +81,7 @@ int Main(char** arguments) {
 
 int main(int count, char** arguments) {
   if (count != 5) return 2;
-  return lockstep::transport::Main(arguments);
+  const int status = lockstep::transport::Main(arguments);
+  lockstep::transport::SharedThreads().clear();
+  return status;
 }
