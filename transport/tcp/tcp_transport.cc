@@ -159,7 +159,7 @@ class TcpTransport final : public Transport, public ConnectionOwner {
   void LogRefusal(const Error& error);
   void TellRefusals(Time now);
   void FailConnect(const MemberId& who, const Error& error);
-  void EndAll(std::shared_ptr<std::promise<void>> ended);
+  void EndAll(const std::shared_ptr<std::promise<void>>& ended);
   // It is null where there is none.
   Group* Find(PeerId peer) const {
     const auto found = peers_.find(peer);
@@ -262,7 +262,7 @@ void TcpTransport::Stop() {
   });
 }
 
-void TcpTransport::EndAll(std::shared_ptr<std::promise<void>> ended) {
+void TcpTransport::EndAll(const std::shared_ptr<std::promise<void>>& ended) {
   stopping_ = true;
   gate_->closed = true;
   refusals_over_.cancel();

@@ -129,11 +129,18 @@ lockstep::Status CheckSize(const T* structure, const char* name) {
 std::string Text(const char* text) { return text == nullptr ? std::string() : std::string(text); }
 
 // Other threads of the program may hold locks for ever. So only the requested handler runs, no
-// other handler of the end does, and nothing is waited for.
+// other handler of the end does, and nothing is waited for. This thread may have all signals
+// blocked.
 [[noreturn]] void EndHung(const std::string& line, int signal) {
   spdlog::error("{}", line);
   spdlog::default_logger()->flush();
-  if (signal != 0) ::pthread_kill(::pthread_self(), signal);
+  if (signal != 0) {
+    sigset_t only;
+    ::sigemptyset(&only);
+    ::sigaddset(&only, signal);
+    ::pthread_sigmask(SIG_UNBLOCK, &only, nullptr);
+    ::pthread_kill(::pthread_self(), signal);
+  }
   ::_exit(1);
 }
 
