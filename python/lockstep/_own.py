@@ -60,7 +60,7 @@ def lacks_checkpoint(run_dir: Path) -> str:
 def set_aside(run_dir: Path) -> None:
     """Where resume is "auto": records of a job that has ended without a checkpoint make room for the job that begins anew. A
     directory in which a coordinator is at work is left alone; the next one says so."""
-    if not (run_dir / "rounds.jsonl").exists() or lacks_checkpoint(run_dir) != _NO_CHECKPOINT:
+    if not os.path.exists(run_dir / "rounds.jsonl") or lacks_checkpoint(run_dir) != _NO_CHECKPOINT:
         return
     try:
         lock = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
