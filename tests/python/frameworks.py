@@ -89,6 +89,24 @@ class FrameworkTest(harness.ClusterTest):
             self.assertIn(f"worker {kill} was ended by SIGKILL", out)
         return out
 
+    def interrupted_and_resumed(self, rounds, *script):
+        """The output of a job of two that goes on after Ctrl-C. It ends with the parameters of the job in self.run_dir, which nobody has interrupted."""
+        wanted, self.run_dir = self.summary()["params_digest"], self.folder / "stopped"
+        words = ("-m", "lockstep", "run", "-n", 2, "--policy", "full", "--run-dir", self.run_dir)
+        process = package.start(*words, "--set", "emulate.unit_time=10ms", *script, python=self.python, cwd=self.folder, **self.environment)
+        try:
+            harness.wait_for(f"round {rounds}", lambda: len(self.rounds()) >= rounds or process.poll() is not None, seconds=90)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=package.TIMEOUT_S)
+        finally:
+            process.kill()
+            process.communicate()
+        self.assertEqual((process.returncode, self.summary()["status"]), (130, "interrupted"), out + err)
+        done = self.alone(*words, "--resume", *script)
+        self.check(done.stdout, 512, 2)
+        self.assertEqual(self.summary()["params_digest"], wanted)
+        return done.stdout
+
     def alone(self, *arguments, status=0, **more):
         done = package.run(*arguments, python=self.python, **self.environment, **more)
         self.assertEqual(done.returncode, status, done)

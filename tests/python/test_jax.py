@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -82,22 +81,8 @@ class MovesTest(JaxTest):
 
     def test_a_job_that_is_interrupted_goes_on_with_the_optimizers_state(self):
         said = json.dumps({"samples": 512, "epochs": 4})
-        plain = self.job(2, "--policy", "full", WORKER, "job", said)
-        wanted, run_dir = self.summary()["params_digest"], self.folder / "stopped"
-        process = package.start("-m", "lockstep", "run", "-n", 2, "--policy", "full", "--run-dir", run_dir, "--set", "emulate.unit_time=10ms",
-                                WORKER, "job", said, python=self.python, cwd=self.folder)
-        self.run_dir = run_dir
-        try:
-            harness.wait_for("round 5", lambda: len(self.rounds()) >= 5 or process.poll() is not None, seconds=90)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=package.TIMEOUT_S)
-        finally:
-            process.kill()
-            process.communicate()
-        self.assertEqual((process.returncode, self.summary()["status"]), (130, "interrupted"), out + err)
-        done = self.alone("-m", "lockstep", "run", "-n", 2, "--policy", "full", "--run-dir", run_dir, "--resume", WORKER, "job", said)
-        self.check(done.stdout, 512, 2)
-        self.assertEqual(self.summary()["params_digest"], wanted, plain)
+        self.job(2, "--policy", "full", WORKER, "job", said)
+        self.interrupted_and_resumed(5, WORKER, "job", said)
 
 
 BEGIN = """

@@ -3,7 +3,6 @@
 import json
 import pathlib
 import re
-import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -153,23 +152,9 @@ class OneBackendTest(KerasTest):
     def test_a_job_that_is_interrupted_goes_on_with_state_rate_and_metrics(self):
         said = {"samples": 512, "epochs": 4, "callbacks": ["rates"], "optimizer": "adamw"}
         plain = self.job(2, "--policy", "full", WORKER, "job", json.dumps(said))
-        wanted, run_dir = self.summary()["params_digest"], self.folder / "stopped"
-        process = package.start("-m", "lockstep", "run", "-n", 2, "--policy", "full", "--run-dir", run_dir, "--set", "emulate.unit_time=10ms",
-                                WORKER, "job", json.dumps(said), python=self.python, cwd=self.folder, **self.environment)
-        self.run_dir = run_dir
-        try:
-            harness.wait_for("round 20", lambda: len(self.rounds()) >= 20 or process.poll() is not None, seconds=90)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=package.TIMEOUT_S)
-        finally:
-            process.kill()
-            process.communicate()
-        self.assertEqual((process.returncode, self.summary()["status"]), (130, "interrupted"), out + err)
-        done = self.alone("-m", "lockstep", "run", "-n", 2, "--policy", "full", "--run-dir", run_dir, "--resume", WORKER, "job", json.dumps(said))
-        self.check(done.stdout, 512, 2)
-        self.assertEqual(self.summary()["params_digest"], wanted, plain)
+        resumed = self.interrupted_and_resumed(20, WORKER, "job", json.dumps(said))
         (first, *_), (epochs, *_) = self.histories(plain)
-        for found, its_epochs in zip(*self.histories(done.stdout), strict=True):
+        for found, its_epochs in zip(*self.histories(resumed), strict=True):
             self.assertEqual(its_epochs, epochs[1:])
             self.assertEqual(found, {name: numbers[1:] for name, numbers in first.items()})
 
