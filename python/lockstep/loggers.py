@@ -5,7 +5,7 @@
 
 Each worker makes the logger, before the first batch. One worker writes; if it is lost, another goes on (_lead.py). Points stand at
 the job's rounds: the loss, the numbers given to `job.log`, `learning_rate`, `samples_per_second` and `slow_workers`. A round in
-which the writing worker had no work may be missing; the run directory has all.
+which the writing worker had no work may be missing, and so may those of its last second if it is killed; the run directory has all.
 
 A logger writes in a thread of its own: to import its library may take longer than a worker may stand still. If it fails, it says so
 once, and the job goes on.

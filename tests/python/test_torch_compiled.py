@@ -47,14 +47,19 @@ class CompiledTest(TorchTest):
         plain = run(WORKER, "how=none")
         self.assertEqual(plain.returncode, 0, plain)
         run_dir = self.folder / "run"
-        done = lockstep_run("-n", "2", "--policy", "full+flexrr", "--run-dir", run_dir, WORKER, "how=model", **self.cache)
-        self.assertEqual(done.returncode, 0, done)
-        rounds = self.rounds(run_dir)
-        harness.check_epochs(self, rounds, 500)
-        sums = self.sums(done.stdout, "model")
-        self.assertEqual((len(sums), sums[0]), (2, sums[1]))
-        self.assert_close(sums[0], self.sums(plain.stdout, "none")[0])
-        self.assertNotIn("is out", done.stdout)
+        for policy in ("full+flexrr", "full+balance"):
+            with self.subTest(policy):
+                run_dir = self.folder / policy
+                done = lockstep_run("-n", "2", "--policy", policy, "--run-dir", run_dir, WORKER, "how=model", **self.cache)
+                self.assertEqual(done.returncode, 0, done)
+                rounds = self.rounds(run_dir)
+                harness.check_epochs(self, rounds, 500)
+                sums = self.sums(done.stdout, "model")
+                self.assertEqual((len(sums), sums[0]), (2, sums[1]))
+                self.assertNotIn("is out", done.stdout)
+                # Under flexrr the units of a worker that compiles for long are a later round's: other batches, other parameters.
+                if not any(line["requeued"] for line in rounds):
+                    self.assert_close(sums[0], self.sums(plain.stdout, "none")[0])
 
 
 def can_compile():

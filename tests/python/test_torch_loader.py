@@ -335,7 +335,7 @@ class CarelessTest(LoaderTest):
         for context in ("forkserver", "spawn"):
             done = run(self.script(f"more = {{'multiprocessing_context': '{context}'}}"))  # not within if __name__ == "__main__"
             self.assertEqual(done.returncode, 2, done)
-            self.assertIn("let it begin the job within if __name__ == '__main__'", done.stderr)
+            self.assertIn("Begin the job within if __name__ == '__main__':", done.stderr)
             self.assertRegex(done.stderr.splitlines()[-1], "^lockstep: loader process [01] of 2, .* before its first sample")
             self.assertNotIn("Traceback", done.stderr)
         # As in a notebook: there is no file that could be run for its definitions.

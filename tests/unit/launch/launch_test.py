@@ -633,6 +633,12 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("asked to stop by SIGTERM", done.stdout)
         self.assert_none_left(done.stdout)
 
+    def test_a_mistake_that_all_workers_make_at_once_is_told_by_the_status(self):
+        """The coordinator is left without workers and ends first."""
+        done = self.run_to_end(plan="fail-at-last", env={"WORKER_LOST": "2"})
+        self.assertEqual(done.returncode, 2, done.stdout)
+        self.assert_none_left(done.stdout)
+
     def test_bad_usage_is_one_line_and_status_2(self):
         (self.folder / "empty").mkdir()
         (self.folder / "locked").mkdir(0)

@@ -97,6 +97,7 @@ class Job:
         status = self.coordinator.poll()
         if status != 0:
             self.say(f"the coordinator {describe(status)}")
+            self._judge_workers(status)
         else:
             self._judge_programs()
         began = self.address is not None or self._listening() is not None
@@ -364,6 +365,11 @@ class Job:
             return min(since_end + times.WORKERS_END_S, times.SAVING_S)
         # After a completed job, a program may have much to do with its model, and nobody else knows how much.
         return None if self.options.program and completed and not slot.put_out else times.WORKERS_END_S
+
+    def _judge_workers(self, status):
+        """Where all workers make the same mistake at once, the coordinator may have ended before any of their processes has."""
+        if status == 1 and self.status is None and self.stops == 0 and any(slot.status == BAD_USAGE for slot in self.slots.values()):
+            self.status = BAD_USAGE
 
     def _judge_programs(self):
         """The job has completed. The coordinator does not know whether the programs have saved its model."""
