@@ -52,7 +52,7 @@ std::optional<Totals> Beginning::ChooseHeld() {
               job_->saved_round() ? fmt::format(" after round {}", *job_->saved_round()) : "");
   }
   const JobState& state = held_ != nullptr ? held_->state : *job_->start.resume;
-  if (job_->resumed()->next_round != state.next_round) job_->Emit(CutRecords{state});
+  if (job_->resumed()->next_round != state.next_round) cut_to_ = state;
   job_->resumed.Write() = state;
   return state.totals;
 }
@@ -69,7 +69,7 @@ std::optional<Totals> Beginning::BeginAnew() {
   Sometimes<"reattachment: from the seed, as nobody holds an entry">();
   job_->Log(LogLevel::kWarning, "{} the parameters of the job before: it begins anew",
             NobodyHolds());
-  if (job_->resumed()->next_round != RoundId(0)) job_->Emit(CutRecords{first.state});
+  if (job_->resumed()->next_round != RoundId(0)) cut_to_ = first.state;
   job_->resumed.Write().reset();
   return first.state.totals;
 }
@@ -112,6 +112,9 @@ void Beginning::StartRounds() {
     notes_->OnBegin(checkpointer_->StateBefore(RoundId(0), 0, sampler.State()));
     WarnOfNoCheckpoint();
   }
+  // Behind the note, and not while the checkpoint is sent: until the journal says that the job went
+  // on from here, its entries are of rounds whose records the next coordinator looks for.
+  if (cut_to_) job_->Emit(CutRecords{*std::exchange(cut_to_, std::nullopt)});
 }
 
 // The round that was planned for those that begin comes to nothing.

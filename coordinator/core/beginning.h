@@ -65,6 +65,7 @@ class Beginning {
   JournalNotes* notes_;
   // That the job goes on from; null: none is, or nobody holds one.
   const JournalEntry* held_ = nullptr;
+  std::optional<JobState> cut_to_;  // the records, once that state is noted
 };
 
 }  // namespace lockstep::coordinator

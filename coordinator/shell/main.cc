@@ -22,8 +22,8 @@
 #include "base/job_options.h"
 #include "base/log.h"
 #include "base/program_options.h"
-#include "coordinator/core/resume_rules.h"
 #include "coordinator/journal/journal.h"
+#include "coordinator/journal/read_for_resume.h"
 #include "coordinator/journal/rescue.h"
 #include "coordinator/shell/policy_loader.h"
 #include "coordinator/shell/server.h"
@@ -110,73 +110,6 @@ Result<Term> NextTerm(const RunDirectory& directory) {
                  fmt::format("{}: not a number", (directory.path() / "term").string())};
   }
   return Term(term + 1);
-}
-
-// For a run directory whose job goes on.
-struct Resumed {
-  std::optional<CheckpointStore::Loaded> checkpoint;
-  JournalFile::Contents journal;  // of a job that goes on from a checkpoint without entries
-  RunDirectory::Kept records;
-};
-
-// The job's workers may be there still, with the parameters that they hold. `followed`: the journal
-// that a standby has followed; null: that of the directory.
-Result<Resumed> ReadForReattach(RunDirectory& directory, const CheckpointStore& checkpoints,
-                                const JournalFile::Contents* followed) {
-  Resumed resumed;
-  auto journal = followed != nullptr ? *followed : JournalFile::Read(directory.path());
-  if (!journal) return journal.error();
-  resumed.journal = *std::move(journal);
-  const auto& entries = resumed.journal.entries;
-  if (auto ended = directory.ReadFile("summary.json"); ended.ok()) {
-    return Error{ErrorCode::kInvalid,
-                 fmt::format("--reattach: the job of {} has ended (summary.json); --resume goes on "
-                             "from its newest checkpoint",
-                             directory.path().string())};
-  }
-  if (Status complete = directory.Complete(entries); !complete) return complete.error();
-  auto newest = checkpoints.Newest();
-  if (!newest) return newest.error();
-  if (*newest) resumed.checkpoint = **std::move(newest);
-  if (entries.empty()) return resumed;
-  auto kept = directory.KeepOf(entries.back().state);
-  if (!kept) return kept.error();
-  resumed.records = *std::move(kept);
-  return resumed;
-}
-
-Result<Resumed> ReadForResume(RunDirectory& directory, const CheckpointStore& checkpoints,
-                              const JobSection& job, bool reattach,
-                              const JournalFile::Contents* followed) {
-  if (reattach) {
-    auto resumed = ReadForReattach(directory, checkpoints, followed);
-    // A job that has noted nothing and saved nothing begins anew.
-    if (!resumed || !resumed->journal.entries.empty() || !resumed->checkpoint) return resumed;
-  }
-  auto newest = checkpoints.Newest();
-  if (!newest) return newest.error();
-  if (!*newest) {
-    return Error{ErrorCode::kNotFound,
-                 fmt::format("--resume: {} holds no checkpoint", directory.checkpoints().string())};
-  }
-  JobState& state = (*newest)->state;
-  Totals& totals = state.totals;
-  // JobStateFromJson has seen that these go together.
-  const std::uint64_t skipped = SettledSamples(state.sampler) - totals.samples_counted;
-  const bool ended = IsAtEnd(state, job);
-  auto kept = directory.Keep(state.next_round, totals.samples_counted, skipped, ended);
-  if (!kept) return kept.error();
-  // Samples that a finished job dropped at its end come again: there was no further round for them,
-  // and now there is.
-  if (!ended) {
-    totals.samples_dropped = skipped;
-    totals.samples_requeued = kept->requeued;
-  }
-  Resumed resumed{std::move(**newest), {}, std::move(*kept)};
-  if (auto journal = JournalFile::Read(directory.path())) {
-    resumed.journal.run_id = std::move(journal->run_id);
-  }
-  return resumed;
 }
 
 // Tools on this machine find the job by http.address. The job's id tells them whether it still
@@ -348,6 +281,7 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
     auto resumed = ReadForResume(**directory, checkpoints, options.job.job, options.reattach,
                                  succession ? &succession->journal : nullptr);
     if (!resumed) return Fail(resumed.error());
+    if (!resumed->warning.empty()) spdlog::warn("{}", resumed->warning);
     loaded = std::move(resumed->checkpoint);
     kept = std::move(resumed->records);
     journal = std::move(resumed->journal);

@@ -63,6 +63,19 @@ INSTANTIATE_TEST_SUITE_P(
              "crash-coordinator@4.087961s,for=0.190542s --fault resume@4.303933s,for=0.055662s "
              "--fault one-way@4.848711s:1-0,for=4.496648s --fault "
              "crash-coordinator@6.242613s,for=0.130590s"},
+        // From the checkpoint, as nobody was left who held an entry of the journal. The coordinator
+        // died while the workers were sent it. The records were cut back, and the journal did not
+        // say so.
+        Case{"ACoordinatorDiesWhileTheCheckpointIsSent",
+             "--faults --seed 446 --fault hang-compute@3.257742s:0,for=0.274768s --fault "
+             "lose-control@3.548839s:3,for=0.093257s --fault "
+             "tear-journal@3.552598s,for=2.030566s --fault "
+             "one-way@5.496311s:2-0,for=1.528888s --fault "
+             "die-unseen@5.587045s:2,for=0.174054s --fault crash@6.130371s:1 --fault "
+             "flip-checkpoint@6.162278s,for=0.257712s --fault "
+             "die-unseen@6.262573s:4,for=0.082954s --fault "
+             "tear-journal@6.347160s,for=0.098356s --fault "
+             "lose-control@6.769825s:0,for=0.039484s"},
         // The first commit was noted, and no holder had applied it when the coordinator died.
         Case{"ACoordinatorDiesInTheFirstRoundOfSharedOutState",
              "--faults --seed 456 --optimizer.replicas=2 --fault "

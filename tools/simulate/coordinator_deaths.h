@@ -26,8 +26,13 @@ class Simulation::CoordinatorDeaths {
   // When the next one takes over; nullopt: none does.
   const std::optional<Time>& next() const { return next_; }
 
-  // As the coordinator's program keeps its journal.
-  void Note(const coordinator::JournalEntry& entry);
+  // As the coordinator's program keeps its journal. False: its process has died within the write,
+  // and carries out no action of this step.
+  bool Note(const coordinator::JournalEntry& entry);
+  // Of a closed round. After false it writes nothing more, and dies at the end of the step.
+  bool Append(const coordinator::RoundRecord& record);
+  bool dies() const { return dies_after_.has_value(); }
+  void AfterStep();
   // No entry tells of it.
   void OnLastCommit() { last_commit_ = true; }
 
@@ -36,12 +41,23 @@ class Simulation::CoordinatorDeaths {
   void EndJob(Duration length);
   // The next coordinator takes over `length` later.
   void DieAlone(Duration length);
+  // The same, once the next line of that file is being written; not before the first entry is
+  // noted.
+  void DieWithin(JobFiles::File file, Duration length);
+  // The same as DieAlone, and a bit of that file changes.
+  void DieAndFlip(JobFiles::File file, Duration length);
+  bool journal_cut() const { return journal_cut_; }
   // The coordinator has ended itself for the next one, which takes over at once.
   void HandOver();
 
  private:
+  bool MayDieAlone() const;
+  void Keep(const coordinator::JournalEntry& entry);
   void Resume();
   void TakeOver();
+  JobFiles::Read ReadFiles(bool reattach);
+  // What a program read from a file of which one bit had changed. True: the job goes on with that.
+  bool GoesOnWith(const JobFiles::Read& read);
 
   Simulation* const simulation_;
   bool down_ = false;
@@ -49,6 +65,14 @@ class Simulation::CoordinatorDeaths {
   std::vector<coordinator::JournalEntry> journal_;
   bool taking_over_ = false;  // and does not know yet from where it goes on
   bool last_commit_ = false;  // was made
+  struct Torn {
+    JobFiles::File file;
+    Duration length;
+  };
+  std::optional<Torn> torn_;            // the next line of it
+  std::optional<Duration> dies_after_;  // this step; it lasts so long
+  std::optional<JobFiles::File> flip_;  // when the next one starts
+  bool journal_cut_ = false;
 };
 
 }  // namespace lockstep::simulate

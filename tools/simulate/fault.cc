@@ -42,6 +42,11 @@ constexpr std::array kKinds = {
     KindName{FaultKind::kDieUnseen, "die-unseen", true, false, true},
     KindName{FaultKind::kResume, "resume", false, false, true},
     KindName{FaultKind::kCrashCoordinator, "crash-coordinator", false, false, true},
+    KindName{FaultKind::kTearJournal, "tear-journal", false, false, true},
+    KindName{FaultKind::kTearRecords, "tear-records", false, false, true},
+    KindName{FaultKind::kFlipJournal, "flip-journal", false, false, true},
+    KindName{FaultKind::kFlipRecords, "flip-records", false, false, true},
+    KindName{FaultKind::kFlipCheckpoint, "flip-checkpoint", false, false, true},
     KindName{FaultKind::kFlip, "flip", true, false, false},
 };
 
@@ -79,6 +84,14 @@ bool ParseMoment(std::string_view text, Fault* fault) {
 bool IsLetter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
 
 }  // namespace
+
+bool ConcernsFiles(FaultKind kind) {
+  return kind >= FaultKind::kTearJournal && kind <= FaultKind::kFlipCheckpoint;
+}
+
+bool IsTakeover(FaultKind kind) {
+  return kind == FaultKind::kCrashCoordinator || ConcernsFiles(kind);
+}
 
 bool Moment::Matches(std::string_view said) const {
   if (!said.starts_with(words)) return false;
@@ -173,6 +186,11 @@ std::vector<Fault> DrawFaults(const FaultMix& mix, std::uint32_t machines, Rando
   if (mix.disk) add(FaultKind::kFailCheckpoint, 3), add(FaultKind::kFullDisk, 1);
   if (mix.resume) add(FaultKind::kResume, 1);
   if (mix.takeovers) add(FaultKind::kCrashCoordinator, 1);
+  if (mix.files) {
+    add(FaultKind::kTearJournal, 4), add(FaultKind::kTearRecords, 2);
+    add(FaultKind::kFlipJournal, 2), add(FaultKind::kFlipRecords, 1);
+    add(FaultKind::kFlipCheckpoint, 1);
+  }
   if (mix.absences) add(FaultKind::kAway, 1);
   if (mix.stalls) add(FaultKind::kHangCompute, 4), add(FaultKind::kDieUnseen, 2);
   std::vector<Fault> faults;

@@ -40,6 +40,13 @@ enum class FaultKind : std::uint8_t {
                // its last checkpoint, if there is one: else nothing happens
   kCrashCoordinator,  // the coordinator alone dies; after `length` the next one goes on from what
                       // it had noted, with the workers that are there
+  kTearJournal,  // its process dies within the next line of the journal, which ends there; after
+                 // `length` the next one goes on
+  kTearRecords,  // the same of rounds.jsonl
+  kFlipJournal,  // the coordinator alone dies, and a bit of the journal changes; the next one that
+                 // comes after `length` reads that, and perhaps starts only when it is changed back
+  kFlipRecords,  // the same of rounds.jsonl
+  kFlipCheckpoint,  // and of the newest checkpoint
   kFlip,  // from here on a machine's gradients are wrong. So is what it says of an audit; the sums
           // stay right, since the checks compare them
 };
@@ -70,6 +77,11 @@ struct Fault {
 std::string ToString(const Fault& fault);
 Result<Fault> ParseFault(std::string_view text);
 
+// It concerns what is on disk: the job keeps real files (job_files.h).
+bool ConcernsFiles(FaultKind kind);
+// The coordinator dies alone.
+bool IsTakeover(FaultKind kind);
+
 struct FaultMix {
   bool crashes = false;
   bool stops = false;
@@ -82,6 +94,7 @@ struct FaultMix {
   bool disk = false;
   bool resume = false;
   bool takeovers = false;
+  bool files = false;  // faults of the files, each of which is a takeover
   bool absences = false;
   bool stalls = false;    // compute threads that stall within a unit, some for good; unseen deaths
   bool endless = false;   // one of them, beside the others, lasts for kEndless

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <set>
 
@@ -73,8 +74,8 @@ coordinator::StartParameters StartOf(const FaultJob& job) {
   const bool resumes = std::ranges::any_of(
       job.faults, [](const Fault& fault) { return fault.kind == FaultKind::kResume; });
   if (resumes) start.config.checkpoint.every_rounds = 5 + job.seed % 40;
-  const bool takeovers = std::ranges::any_of(
-      job.faults, [](const Fault& fault) { return fault.kind == FaultKind::kCrashCoordinator; });
+  const bool takeovers =
+      std::ranges::any_of(job.faults, [](const Fault& fault) { return IsTakeover(fault.kind); });
   if (!takeovers) start.config.job.coordinator_timeout_s = 0;
   if (takeovers && job.seed % 2 == 0) start.config.checkpoint.every_rounds = 5 + job.seed % 40;
   return start;
@@ -184,6 +185,9 @@ class Run {
       cluster_.Inject(fault);
     };
     hooks.after_step = [this] { checker_.AfterStep(); };
+    if (std::ranges::any_of(job.faults, [](const Fault& f) { return ConcernsFiles(f.kind); })) {
+      simulation_.KeepFiles(std::filesystem::temp_directory_path());
+    }
     for (std::uint32_t i = 0; i < job.workers; ++i) {
       simulation_.AddWorker(std::chrono::milliseconds(i));
     }
@@ -328,6 +332,8 @@ class Run {
   // A worker that had no fault and has the parameters could have continued.
   void CheckNobodyIsLeft(const std::string& reason) {
     if (reason.find("the last copy of shard") != std::string::npos) return;
+    // What they hold is of a commit that was noted, and of which no note was left.
+    if (simulation_.journal_cut()) return;
     if (reason.starts_with(kNotTogether)) return CheckNotTogether();
     for (const auto& [id, worker] : cluster_.alive) {
       if (!simulation_.Troubled(id)) checker_.AtLoss(reason, id, worker->view());
@@ -498,6 +504,15 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
     takeovers.mean_pause = 2 * draw.mix.mean_pause;
     const std::vector<Fault> deaths = DrawFaults(takeovers, job.workers, sixth);
     job.faults.insert(job.faults.end(), deaths.begin(), deaths.end());
+  }
+  if (draw.files) {
+    RandomStream seventh(draw.seed, 11);
+    FaultMix files;
+    files.files = true;
+    files.until = draw.mix.until;
+    files.mean_pause = 2 * draw.mix.mean_pause;
+    const std::vector<Fault> damage = DrawFaults(files, job.workers, seventh);
+    job.faults.insert(job.faults.end(), damage.begin(), damage.end());
   }
   if (draw.own_parameters) {
     // It falls during the initial broadcast, and in the first round, when the parameters are still

@@ -72,6 +72,7 @@ struct FaultDraw {
   bool absences = false;             // kAway beside the other faults
   bool stalls = false;               // FaultMix::stalls, beside the other faults
   bool takeovers = false;            // FaultMix::takeovers, beside the other faults
+  bool files = false;                // FaultMix::files, beside the other faults
   double audit_share = 0;            // FaultJob::audit_share, where units can be audited
   bool poisoned = false;             // FaultJob::poisoned, where more than two workers send all
                                      // numbers

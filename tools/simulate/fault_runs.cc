@@ -4,13 +4,18 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "base/sometimes.h"
 #include "tools/simulate/apart.h"
@@ -198,6 +203,7 @@ FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed) {
     draw.stalls = (bits >> 30 & 3) == 0;
     draw.takeovers = (bits >> 32 & 3) == 0;
     if ((bits >> 34 & 3) == 0) draw.audit_share = 0.25;
+    draw.files = (bits >> 36 & 7) == 0;
   }
   if (options.job.optimizer.replicas != OptimizerSection::kAll) {
     draw.replicas = options.job.optimizer.replicas;
@@ -235,6 +241,29 @@ std::vector<Fault> ShrinkFaults(std::vector<Fault> faults,
   return faults;
 }
 
+namespace {
+
+// Where jobs keep their files. One that a check ends removes nothing.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "lockstep-simulate-XXXXXX").string();
+    LOCKSTEP_CHECK(::mkdtemp(pattern.data()) != nullptr, "{}: {}", pattern, std::strerror(errno));
+    path_ = pattern;
+    ::setenv("TMPDIR", path_.c_str(), /*replace=*/1);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
 Status CheckFaultJobs(const SimulateOptions& options) {
   // Settings that suit the largest number of workers suit fewer: a seed draws its own number of
   // them.
@@ -246,6 +275,7 @@ Status CheckFaultJobs(const SimulateOptions& options) {
 }
 
 bool RunFaultSeeds(const SimulateOptions& options) {
+  const TemporaryFolder folder;
   if (options.history) {
     for (std::uint64_t seed = options.first_seed; seed <= options.last_seed; ++seed) {
       const FaultOutcome outcome =

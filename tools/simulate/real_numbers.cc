@@ -151,7 +151,8 @@ std::vector<float> RealNumbers::Sent(PartIndex part) {
 bool RealNumbers::Seal(const worker::UnitQueue::Take& take) {
   BucketsFinal(take, memory_->layout.bucket_count());
   const std::vector<float> sent = Sent(take.part);
-  if (residual_) truth_->OnSent(self_, work_.round, take.part, gradient_, sent, work_factors_);
+  if (residual_ && !old())
+    truth_->OnSent(self_, work_.round, take.part, gradient_, sent, work_factors_);
   truth_->OnSealed(self_, work_.round, take.part, sent, Computed());
   // Rates may diverge, or a sample be poisoned; factors of values that are no numbers are not made.
   if (factor_form_ != nullptr && !sends_numbers_) return false;

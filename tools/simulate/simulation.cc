@@ -202,6 +202,21 @@ void Simulation::Inject(const Fault& fault) {
     case FaultKind::kCrashCoordinator:
       deaths_->DieAlone(fault.length);
       break;
+    case FaultKind::kTearJournal:
+      deaths_->DieWithin(JobFiles::File::kJournal, fault.length);
+      break;
+    case FaultKind::kTearRecords:
+      deaths_->DieWithin(JobFiles::File::kRecords, fault.length);
+      break;
+    case FaultKind::kFlipJournal:
+      deaths_->DieAndFlip(JobFiles::File::kJournal, fault.length);
+      break;
+    case FaultKind::kFlipRecords:
+      deaths_->DieAndFlip(JobFiles::File::kRecords, fault.length);
+      break;
+    case FaultKind::kFlipCheckpoint:
+      deaths_->DieAndFlip(JobFiles::File::kCheckpoint, fault.length);
+      break;
     case FaultKind::kCutLink:
     case FaultKind::kPartition:
     case FaultKind::kDelay:
@@ -282,6 +297,26 @@ void Simulation::Serve() {
   queue_.At(std::max({now(), busy_until_, stopped_until_}), [this] { Serve(); });
 }
 
+namespace {
+
+// The coordinator's program does it behind all sends of the step.
+bool IsWritten(const coordinator::Action& action) {
+  return std::holds_alternative<coordinator::RoundClosed>(action) ||
+         std::holds_alternative<coordinator::EvaluationDone>(action) ||
+         std::holds_alternative<coordinator::CheckpointPiece>(action) ||
+         std::holds_alternative<coordinator::SaveCheckpoint>(action) ||
+         std::holds_alternative<coordinator::DropCheckpoint>(action) ||
+         std::holds_alternative<coordinator::JobFinished>(action);
+}
+
+}  // namespace
+
+void Simulation::KeepFiles(const std::filesystem::path& parent) {
+  files_ = std::make_unique<JobFiles>(start_, parent, seed_);
+}
+
+bool Simulation::journal_cut() const { return deaths_->journal_cut(); }
+
 void Simulation::Step(coordinator::Event event) {
   busy_until_ = now() + timing_.coordinator_cost;
   if (hooks.on_event) hooks.on_event(event);
@@ -294,10 +329,14 @@ void Simulation::Step(coordinator::Event event) {
   ++coordinator_steps_;
   // As the coordinator's program: the journal has a commit before anybody hears of it.
   for (const coordinator::Action& action : actions_) {
-    if (const auto* note = std::get_if<coordinator::Journal>(&action)) deaths_->Note(*note->entry);
+    const auto* note = std::get_if<coordinator::Journal>(&action);
+    if (note != nullptr && !deaths_->Note(*note->entry)) return;
   }
-  for (coordinator::Action& action : actions_) CarryOut(action);
+  for (coordinator::Action& action : actions_) {
+    if (!deaths_->dies() || !IsWritten(action)) CarryOut(action);
+  }
   if (hooks.after_step) hooks.after_step();
+  deaths_->AfterStep();
 }
 
 void Simulation::Carry(const coordinator::Send& send) {
@@ -352,6 +391,7 @@ void Simulation::CarryOut(coordinator::Action& action) {
     if (hooks.on_log) hooks.on_log(*line);
   } else if (auto* closed = std::get_if<coordinator::RoundClosed>(&action)) {
     if (hooks.on_closed) hooks.on_closed(closed->record);
+    if (now() >= writes_fail_until_ && !write_failed_) deaths_->Append(*closed->record);
     if (now() < writes_fail_until_ && !write_failed_) {
       write_failed_ = true;
       queue_.After(Duration{}, [this] {
@@ -360,10 +400,16 @@ void Simulation::CarryOut(coordinator::Action& action) {
     }
   } else if (auto* done = std::get_if<coordinator::EvaluationDone>(&action)) {
     if (hooks.on_evaluated) hooks.on_evaluated(done->record);
+    if (files_ && now() >= writes_fail_until_) files_->Append(done->record);
+  } else if (auto* cut = std::get_if<coordinator::CutRecords>(&action)) {
+    if (files_) files_->CutTo(cut->state);
+  } else if (auto* drop = std::get_if<coordinator::DropCheckpoint>(&action)) {
+    if (files_) files_->Drop(drop->round);
   } else if (auto* stream = std::get_if<coordinator::StreamState>(&action)) {
     StreamCheckpoint(*stream);
   } else if (auto* piece = std::get_if<coordinator::CheckpointPiece>(&action)) {
     const msg::StateChunk& chunk = piece->chunk;
+    if (files_) files_->Add(coordinator_->Agreed(), chunk);
     if (chunk.offset == 0) writing_.resize(chunk.tensor);
     if (chunk.offset == 0) writing_.emplace_back();
     writing_.back().insert(writing_.back().end(), chunk.bytes.begin(), chunk.bytes.end());
@@ -385,7 +431,9 @@ void Simulation::Save(const coordinator::SaveCheckpoint& save) {
   std::string error;
   if (now() < saves_fail_until_) {
     error = "no space left on device";
+    if (files_) files_->Drop(save.round);
   } else {
+    if (files_) files_->Save(save.round, save.state);
     disk_ = SavedCheckpoint{save.state, std::exchange(writing_, {})};
     if (hooks.on_saved) hooks.on_saved(*disk_);
   }
@@ -425,13 +473,13 @@ void Simulation::ForgetCoordinator() {
   ++timer_generation_;
 }
 
-void Simulation::StartNextCoordinator(const std::vector<coordinator::JournalEntry>& journal) {
+void Simulation::StartNextCoordinator(const std::vector<coordinator::JournalEntry>& journal,
+                                      std::optional<coordinator::JobState> checkpoint) {
   write_failed_ = false;
   busy_until_ = stopped_until_ = now();
   streamed_.clear();
   start_.journal = journal;
-  start_.resume.reset();
-  if (disk_) start_.resume = disk_->state;
+  start_.resume = std::move(checkpoint);
   start_.term = Term(start_.term.value + 1);
   start_.started = now();
   auto made = coordinator::Coordinator::Make(start_);

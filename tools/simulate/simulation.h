@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "coordinator/core/coordinator.h"
 #include "tools/simulate/event_queue.h"
 #include "tools/simulate/fault.h"
+#include "tools/simulate/job_files.h"
 
 namespace lockstep::simulate {
 
@@ -101,6 +103,11 @@ class Simulation {
   bool RunNext();
   // The member's process had a fault: it was stopped, hung, or was cut off from the coordinator.
   bool Troubled(const MemberId& member) const;
+
+  // From its start on, the job has a run directory within the folder (job_files.h).
+  void KeepFiles(const std::filesystem::path& parent);
+  // A change of its last line has taken the newest entry from the journal.
+  bool journal_cut() const;
 
   const std::optional<SavedCheckpoint>& disk() const { return disk_; }
   const coordinator::JobResult* result() const { return result_ ? &*result_ : nullptr; }
@@ -186,8 +193,9 @@ class Simulation {
   void Save(const coordinator::SaveCheckpoint& save);
   // All that its process knew is lost.
   void ForgetCoordinator();
-  // It has the journal, and the checkpoint that is on disk.
-  void StartNextCoordinator(const std::vector<coordinator::JournalEntry>& journal);
+  // It has the journal, and the checkpoint.
+  void StartNextCoordinator(const std::vector<coordinator::JournalEntry>& journal,
+                            std::optional<coordinator::JobState> checkpoint);
   coordinator::ConnectionId NewConnection(Process* process);
 
   const ControlTiming timing_;
@@ -213,6 +221,7 @@ class Simulation {
   std::vector<Machine> machines_;
   std::map<MemberId, Process*> members_;
   std::unique_ptr<CoordinatorDeaths> deaths_;
+  std::unique_ptr<JobFiles> files_;              // null: what is on disk is in memory only
   std::vector<std::vector<std::byte>> writing_;  // a checkpoint that is not yet saved
   std::optional<SavedCheckpoint> disk_;
   std::map<coordinator::ConnectionId, std::uint64_t> streamed_;  // bytes of it
