@@ -419,12 +419,15 @@ struct Decide {
   bool operator==(const Decide&) const = default;
 };
 
-// Your parameters are not those of the last closed round: copy state from `donor`, slice by slice,
-// then follow.
+inline constexpr std::size_t kMostDonors = 4;
+
+// Your parameters are not those of the last closed round: copy state, slice by slice, from `donor`
+// and from the others in turn, then follow.
 struct CatchUp {
   MemberId donor;
   RoundId open_round;  // commits of this and later rounds will reach you
   std::uint32_t order = 0;
+  std::vector<MemberId> others = {};  // at most kMostDonors - 1
   bool operator==(const CatchUp&) const = default;
 };
 

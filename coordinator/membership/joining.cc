@@ -153,21 +153,22 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
     MakeLive(member, *at);
   } else {
     if (newcomer.streaming && !streams_->HasAll(member.id)) return false;
-    if (ChooseDonor(member, *at, std::nullopt) == nullptr) return false;
+    if (ChooseDonors(member, *at, std::nullopt).empty()) return false;
     Copy(member, std::nullopt);
   }
   job_->Log(LogLevel::kInfo, "worker {} is in the job from round {} on", member.id.worker, *at);
   return true;
 }
 
-Member* Joining::ChooseDonor(const Member& member, RoundId at,
-                             const std::optional<MemberId>& not_from) {
-  Member* best = nullptr;
+std::vector<Member*> Joining::ChooseDonors(const Member& member, RoundId at,
+                                           const std::optional<MemberId>& not_from) {
+  using Cost = std::tuple<bool, bool, std::uint32_t, Duration, MemberId>;
+  std::vector<std::pair<Cost, Member*>> donors;
   const auto cost = [&](const Member& donor) {
     std::uint32_t busy = 0;
-    for (const auto& [id, copying] : copying_) busy += copying.donor == donor.id ? 1 : 0;
+    for (const auto& [id, copying] : copying_) busy += std::ranges::count(copying.donors, donor.id);
     const bool lately = donor.contributed && donor.contributed->value + 3 >= at.value;
-    return std::tuple(donor.id == not_from, !lately, busy, donor.unit_times.mean, donor.id);
+    return Cost(donor.id == not_from, !lately, busy, donor.unit_times.mean, donor.id);
   };
   for (Member& donor : job_->members.all()) {
     if (!donor.live() || donor.id == member.id) continue;
@@ -175,9 +176,17 @@ Member* Joining::ChooseDonor(const Member& member, RoundId at,
     // comes back takes the parameters from all of them.
     if (!rounds_->replicas().any() && donor.next < at) continue;
     if (job_->members.Broken(donor.id.worker, member.id.worker)) continue;
-    if (best == nullptr || cost(donor) < cost(*best)) best = &donor;
+    donors.emplace_back(cost(donor), &donor);
   }
-  return best;
+  const std::size_t most = std::min(donors.size(), msg::kMostDonors);
+  std::ranges::partial_sort(donors, donors.begin() + static_cast<std::ptrdiff_t>(most));
+  std::vector<Member*> chosen;
+  for (std::size_t i = 0; i < most; ++i) {
+    // One that stops answers nothing and holds the copy up: only those that were fast lately help.
+    const auto& [last, slow, busy, mean, id] = donors[i].first;
+    if (i == 0 || (!last && !slow)) chosen.push_back(donors[i].second);
+  }
+  return chosen;
 }
 
 bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
@@ -190,14 +199,21 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
     Sometimes<"joining: one that is behind waits for the first commit">();
     return false;
   }
-  Member* donor = ChooseDonor(member, *at, not_from);
-  if (donor == nullptr) return false;
-  LOCKSTEP_CHECK(donor->live() && donor->id != member.id, "worker {} copies from worker {}",
-                 member.id.worker, donor->id.worker);
-  LOCKSTEP_CHECK(!job_->members.Broken(donor->id.worker, member.id.worker),
-                 "worker {} copies from one that it does not reach", member.id.worker);
+  std::vector<Member*> donors = ChooseDonors(member, *at, not_from);
+  if (donors.empty()) return false;
+  // After a copy that failed one alone has to do. With replicas nobody is asked.
+  if (not_from || rounds_->replicas().any()) donors.erase(donors.begin() + 1, donors.end());
   Copying& copying = copying_[member.id];
-  copying.donor = donor->id;
+  copying.donors.clear();
+  std::string words;
+  for (const Member* donor : donors) {
+    LOCKSTEP_CHECK(donor->live() && donor->id != member.id, "worker {} copies from worker {}",
+                   member.id.worker, donor->id.worker);
+    LOCKSTEP_CHECK(!job_->members.Broken(donor->id.worker, member.id.worker),
+                   "worker {} copies from one that it does not reach", member.id.worker);
+    copying.donors.push_back(donor->id);
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", donor->id.worker);
+  }
   copying.open_round = *at;
   copying.since = job_->now();
   copying.order = member.copy_order = job_->NextOrder();
@@ -215,9 +231,12 @@ bool Joining::Copy(Member& member, const std::optional<MemberId>& not_from) {
     job_->Send(member, msg::Start{StateSource::kPeers, std::move(plan),
                                   job_->closed().totals.samples_counted});
   }
-  job_->Send(member, msg::CatchUp{donor->id, *at, copying.order});
-  job_->Log(LogLevel::kInfo, "worker {} catches up from worker {}", member.id.worker,
-            donor->id.worker);
+  job_->Send(member, msg::CatchUp{copying.donors.front(),
+                                  *at,
+                                  copying.order,
+                                  {copying.donors.begin() + 1, copying.donors.end()}});
+  job_->Log(LogLevel::kInfo, "worker {} catches up from worker{} {}", member.id.worker,
+            donors.size() == 1 ? "" : "s", words);
   return true;
 }
 
@@ -392,7 +411,8 @@ Status Joining::OnLevel(Member& from, const msg::Level& message) {
 
 void Joining::OnUnreachable(Member& from, const MemberId& peer) {
   const auto copying = copying_.find(from.id);
-  if (copying == copying_.end() || copying->second.donor != peer) return;
+  if (copying == copying_.end() || std::erase(copying->second.donors, peer) == 0) return;
+  if (!copying->second.donors.empty()) return;
   if (Copy(from, peer)) --copying->second.tries;  // the loss of a donor is not its fault
 }
 
@@ -440,25 +460,44 @@ bool Joining::CheckNewcomers() {
   return !in.empty();
 }
 
+bool Joining::HasDonor(Copying& copying) {
+  for (auto at = copying.donors.begin(); at != copying.donors.end();) {
+    const Member* donor = job_->members.Find(*at);
+    if (donor != nullptr && donor->connected() && !donor->live()) return false;
+    if (donor != nullptr && donor->live()) {
+      ++at;
+      continue;
+    }
+    Sometimes<"copying: one of its donors is lost">();
+    at = copying.donors.erase(at);
+  }
+  return !copying.donors.empty();
+}
+
 void Joining::CheckCopying() {
   std::erase_if(copying_, [this](const auto& entry) {  // it was put behind meanwhile
     const Member* member = job_->members.Find(entry.first);
     return member != nullptr && member->behind();
   });
-  std::vector<MemberId> again;
-  for (const auto& [id, copying] : copying_) {
+  struct Again {
+    MemberId id;
+    bool lost;  // all donors, or one's state is doubtful
+    std::optional<MemberId> donor;
+  };
+  std::vector<Again> again;
+  for (auto& [id, copying] : copying_) {
     const Member* member = job_->members.Find(id);
     if (member != nullptr && member->away()) continue;  // it begins when it is back
-    const Member* donor = job_->members.Find(copying.donor);
-    const bool lost = donor == nullptr || !donor->live();
-    if (lost || job_->now() >= copying.since + job_->bounds.Copy()) again.push_back(id);
+    const std::optional first =
+        copying.donors.empty() ? std::nullopt : std::optional(copying.donors.front());
+    const bool lost = !HasDonor(copying);
+    if (lost || job_->now() >= copying.since + job_->bounds.Copy())
+      again.push_back({id, lost, first});
   }
-  for (const MemberId& id : again) {
+  for (const auto& [id, lost, donor] : again) {
     Member* member = job_->members.Find(id);
     if (member == nullptr) continue;
     const Copying& copying = copying_[id];
-    const Member* donor = job_->members.Find(copying.donor);
-    const bool lost = donor == nullptr || !donor->live();
     if (lost) {
       Sometimes<"copying: the donor is lost">();
     } else {
@@ -467,7 +506,7 @@ void Joining::CheckCopying() {
     if (!lost && copying.tries >= kCopyTries) {
       Sometimes<"copying: given up">();
       job_->Evict(*member, "it could not copy the state in time");
-    } else if (Copy(*member, copying.donor) && lost) {
+    } else if (Copy(*member, donor) && lost) {
       --copying_[id].tries;  // the loss of a donor is not its fault
     }
   }
@@ -517,7 +556,8 @@ void Joining::CheckInvariants() const {
         "worker {} copies, and is {}", id.worker, Name(member->state));
     LOCKSTEP_CHECK(member == nullptr || copying.order == member->copy_order,
                    "worker {} copies by an order of before", id.worker);
-    LOCKSTEP_CHECK(copying.donor != id, "worker {} copies from itself", id.worker);
+    LOCKSTEP_CHECK(std::ranges::find(copying.donors, id) == copying.donors.end(),
+                   "worker {} copies from itself", id.worker);
     LOCKSTEP_CHECK(copying.tries <= kCopyTries, "I6: worker {} copies for the {}th time", id.worker,
                    copying.tries);
     LOCKSTEP_CHECK(copying.since <= job_->now(), "worker {} copies in time to come", id.worker);

@@ -76,12 +76,12 @@ class Joining {
   };
   // Copies: it is in state kCatchingUp, and `order` is its Member::copy_order.
   struct Copying {
-    MemberId donor;
+    std::vector<MemberId> donors;  // in turn, at most msg::kMostDonors
     RoundId open_round;
     Time since;
     std::uint32_t order = 0;
     std::uint64_t values = 0;  // that are there; the most that it said
-    std::uint32_t tries = 0;   // less those whose donor was lost
+    std::uint32_t tries = 0;   // less those whose donors were lost
     bool failed = false;       // it said so
   };
 
@@ -97,7 +97,11 @@ class Joining {
   // False: not now.
   bool LetIn(Member& member, Newcomer& newcomer);
   bool Copy(Member& member, const std::optional<MemberId>& not_from);
-  Member* ChooseDonor(const Member& member, RoundId at, const std::optional<MemberId>& not_from);
+  // The best one first; empty: there is none. `not_from`: only if there is no other.
+  std::vector<Member*> ChooseDonors(const Member& member, RoundId at,
+                                    const std::optional<MemberId>& not_from);
+  // False: no donor is left. Its state stays the common one unless it has become doubtful.
+  bool HasDonor(Copying& copying);
   // There are some who have the parameters, and it reaches none of them.
   bool IsCutOff(const Member& member) const;
   void MakeLive(Member& member, RoundId next);

@@ -197,14 +197,31 @@ TEST(Golden, LevelOfACopyThatWasBegunAnew) {
   s.Ready(2);
   for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
   s.Say(
-      "It loses its donor, and is told another one. Before it hears of that it says that it is "
-      "level, and then that it is behind.");
+      "The parameters of a donor are in doubt, and it is told to begin anew. Before it hears of "
+      "that it says that it is level, and then that it is behind.");
   const std::uint32_t first = s.CopyOrder(2);
-  s.From(2, msg::Unreachable{s.Id(0), "connection reset"});
+  s.From(0, msg::Behind{RoundId(1), true, "an update failed"});
   s.From(2, msg::Level{RoundId(0), first});
   s.From(2, msg::Behind{RoundId(0), true, "sums are gone", first});
   s.From(2, msg::Level{RoundId(0)});
   CompareWithFile(s.text(), "stale_level");
+}
+
+TEST(Golden, OneOfTwoDonorsIsLost) {
+  Story s("What has been copied stays when one of two donors is lost", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Hello(2, 2);
+  s.Ready(2);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Reached(w);
+  s.Say("It is told nothing: it goes on with the other one.");
+  const std::uint32_t order = s.CopyOrder(2);
+  s.Die(0);
+  s.From(2, msg::Copied{order, 1});
+  s.From(2, msg::Level{RoundId(0), order});
+  CompareWithFile(s.text(), "one_of_two_donors_is_lost");
 }
 
 }  // namespace

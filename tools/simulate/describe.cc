@@ -157,7 +157,9 @@ struct ToWorkerWords {
     return fmt::format("Decide round {} attempt {}", m.round, m.attempt);
   }
   std::string operator()(const msg::CatchUp& m) const {
-    return fmt::format("CatchUp from {}, open round {}", m.donor.worker, m.open_round);
+    std::string others;
+    for (const MemberId& other : m.others) others += fmt::format(" {}", other.worker);
+    return fmt::format("CatchUp from {}{}, open round {}", m.donor.worker, others, m.open_round);
   }
   std::string operator()(const msg::Evaluate& m) const {
     return fmt::format("Evaluate {} after round {}: {}", m.evaluation, m.round, Range(m.range));

@@ -166,23 +166,26 @@ void ModelledWorker::OnCatchUp(const msg::CatchUp& m) {
       }
     });
   }
-  host_->After(copy, [this, m, order] { TryToCopy(m.donor, m.open_round, order); });
+  host_->After(copy, [this, m] { TryToCopy(m); });
 }
 
-void ModelledWorker::TryToCopy(const MemberId& donor, RoundId open_round, std::uint32_t order) {
-  if (order != copies_) return;
-  const ModelledWorker* from = exchange_->Find(donor);
+// The first donor that is still there has the last word.
+void ModelledWorker::TryToCopy(const msg::CatchUp& m) {
+  if (m.order != copies_) return;
+  const ModelledWorker* from = exchange_->Find(m.donor);
+  for (const MemberId& other : m.others) {
+    if (from == nullptr || !from->next()) from = exchange_->Find(other);
+  }
   const auto next = from == nullptr ? std::nullopt : from->next();
   // Parameters change only while no unit is computed.
-  if (!next || *next < open_round || machine_->own.Busy()) {
-    host_->After(std::chrono::milliseconds(5),
-                 [this, donor, open_round, order] { TryToCopy(donor, open_round, order); });
+  if (!next || *next < m.open_round || machine_->own.Busy()) {
+    host_->After(std::chrono::milliseconds(5), [this, m] { TryToCopy(m); });
     return;
   }
   machine_->context.now = host_->now();
   has_state_ = true;
   next_ = *next;
-  host_->Send(msg::Level{RoundId(next_.value - 1), order});
+  host_->Send(msg::Level{RoundId(next_.value - 1), m.order});
   Settle();
 }
 

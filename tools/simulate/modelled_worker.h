@@ -87,7 +87,7 @@ class ModelledWorker final : public WorkerModel {
   void TryApply();
   void OnApplied(RoundId round, Attempt attempt);
   void TakePartInCheckpoint(const Committed& committed);
-  void TryToCopy(const MemberId& donor, RoundId open_round, std::uint32_t order);
+  void TryToCopy(const msg::CatchUp& order);
 
   // Call it after any possible change of the own work.
   void Settle();

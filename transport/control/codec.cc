@@ -183,7 +183,9 @@ void Fields(auto& f, Of<msg::Decide> auto& m) { f(m.round, m.attempt); }
 
 void Fields(auto& f, Of<msg::TakeSums> auto& m) { f(m.commit, m.holder); }
 
-void Fields(auto& f, Of<msg::CatchUp> auto& m) { f(m.donor, m.open_round, m.order); }
+void Fields(auto& f, Of<msg::CatchUp> auto& m) {
+  f(m.donor, m.open_round, m.order, AtMost(msg::kMostDonors - 1, m.others));
+}
 
 void Fields(auto& f, Of<msg::Evaluate> auto& m) { f(m.evaluation, m.round, m.range); }
 

@@ -22,10 +22,21 @@ void CatchUpJob::Begin(const msg::CatchUp& order) {
   active_ = true;
   waits_for_donor_ = false;
   order_ = order.order;
-  donor_ = order.donor;
+  donors_ = order.others;
+  donors_.insert(donors_.begin(), order.donor);
+  turn_ = 0;
   open_round_ = order.open_round;
   next_ = order.open_round;
   versions_.assign(context_.layout.copy_count(), std::nullopt);
+}
+
+void CatchUpJob::Restart(RoundId open_round) {
+  if (donors_.empty()) {  // another one is named
+    open_round_ = next_ = open_round;
+    versions_.assign(context_.layout.copy_count(), std::nullopt);
+    return;
+  }
+  Begin(msg::CatchUp{donors_.front(), open_round, order_, {donors_.begin() + 1, donors_.end()}});
 }
 
 void CatchUpJob::End() {
@@ -102,16 +113,16 @@ std::optional<CatchUpJob::State> CatchUpJob::LevelAt() {
 // than it was asked for.
 Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone) {
   gone = false;
-  if (!active_ || peer != donor_ || !copy_ || copy_->tag || ready.bucket != copy_->bucket ||
+  if (!active_ || !copy_ || peer != copy_->from || copy_->tag || ready.bucket != copy_->bucket ||
       (!ready.gone && ready.version < copy_->version)) {
     // The answer to a question that was dropped since; the donor need not keep it.
     if (!ready.gone) context_.Say(peer, StateTaken{ready.tag});
     return {};
   }
   if (ready.gone) {
-    gone = true;
     copy_.reset();
-    waits_for_donor_ = true;
+    std::erase(donors_, peer);
+    gone = waits_for_donor_ = donors_.empty();
     return {};
   }
   if (ready.buffer >= kStateOutBuffers || ready.tag == 0 || ready.version >= kMaxRounds) {
@@ -133,7 +144,7 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
     for (const FloatRange& range :
          context_.layout.InStateTensor(t, context_.config.state_tensors, bucket)) {
       copy_->missing += range.count;
-      fetcher_.Add(donor_, name, {{BufferKind::kState, t, {}}, range},
+      fetcher_.Add(peer, name, {{BufferKind::kState, t, {}}, range},
                    at + (range.first - bucket.first));
     }
   }
@@ -142,7 +153,7 @@ Status CatchUpJob::OnStateReady(const MemberId& peer, const StateReady& ready, b
 
 // A bucket counts when all of its tensors are here; if one piece is missing it is copied again.
 void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
-  if (!copy_ || copy_->tag != done.want.piece.attempt || done.want.peer != donor_) return;
+  if (!copy_ || copy_->tag != done.want.piece.attempt || done.want.peer != copy_->from) return;
   if (!done.ok) {
     Abandon();
     return;
@@ -155,7 +166,7 @@ void CatchUpJob::OnFetchDone(const Fetcher::Done& done) {
     return;
   }
   versions_[copy_->bucket] = Version{copy_->version, copy_->attempt};
-  context_.Say(donor_, StateTaken{*copy_->tag});
+  context_.Say(copy_->from, StateTaken{*copy_->tag});
   copy_.reset();
   TellCopied();
 }
@@ -174,23 +185,24 @@ void CatchUpJob::TellCopied() {
   context_.Tell(msg::Copied{order_, values});
 }
 
-// What has been copied stays: the coordinator names another donor, or this one comes back.
+// What has been copied stays: another donor goes on, or the coordinator names one, or this one
+// comes back.
 void CatchUpJob::OnPeerDown(const MemberId& peer) {
-  if (peer == donor_) Abandon();
+  if (copy_ && peer == copy_->from) Abandon();
 }
 
 // Tells the donor, which has few buffers for copies.
 void CatchUpJob::Abandon() {
   if (!copy_) return;
   fetcher_.Cancel(OfState);
-  if (copy_->tag && peers_.Up(donor_)) context_.Say(donor_, StateTaken{*copy_->tag});
+  if (copy_->tag && peers_.Up(copy_->from)) context_.Say(copy_->from, StateTaken{*copy_->tag});
   copy_.reset();
 }
 
 // One bucket at a time, the first that is missing or too old. It lands in the state itself, so
 // nothing may read or write that meanwhile.
 void CatchUpJob::Update(bool quiet) {
-  if (!active_ || copy_ || !quiet || waits_for_donor_ || !peers_.Up(donor_)) return;
+  if (!active_ || copy_ || !quiet || waits_for_donor_) return;
   // Bytes of a copy that was abandoned may still land.
   for (std::uint32_t t = 0; t <= context_.config.state_tensors; ++t) {
     if (buffers_.InUse({BufferKind::kState, t, {}})) return;
@@ -199,9 +211,21 @@ void CatchUpJob::Update(bool quiet) {
     return !version || version->value < next_.value;
   });
   if (lacking == versions_.end()) return;
-  LOCKSTEP_CHECK(donor_ != context_.config.self, "this worker copies from itself");
-  copy_ = Copy{static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0, 0};
-  context_.Say(donor_, StateWant{copy_->bucket, copy_->version});
+  const MemberId* const donor = NextDonor();
+  if (donor == nullptr) return;
+  LOCKSTEP_CHECK(*donor != context_.config.self, "this worker copies from itself");
+  copy_ = Copy{
+      *donor, static_cast<std::uint32_t>(lacking - versions_.begin()), next_.value, {}, {}, 0, 0};
+  context_.Say(copy_->from, StateWant{copy_->bucket, copy_->version});
+}
+
+// In turn, so that each one's link and processor have a share of the copy.
+const MemberId* CatchUpJob::NextDonor() {
+  for (std::size_t i = 0; i < donors_.size(); ++i) {
+    const MemberId& donor = donors_[turn_++ % donors_.size()];
+    if (peers_.Up(donor)) return &donor;
+  }
+  return nullptr;
 }
 
 void CatchUpJob::CheckInvariants() const {

@@ -1,7 +1,7 @@
-// Coming back: the state is copied from a donor, bucket by bucket, and each bucket then follows the
-// sums of the rounds after its copy, until all are level. A version counts applied rounds: version
-// v is the state before round v. Until round v is committed, round v - 1 may get another attempt,
-// so each bucket remembers which attempt at its last round it contains.
+// Coming back: the state is copied from donors in turn, bucket by bucket, and each bucket then
+// follows the sums of the rounds after its copy, until all are level. A version counts applied
+// rounds: version v is the state before round v. Until round v is committed, round v - 1 may get
+// another attempt, so each bucket remembers which attempt at its last round it contains.
 //
 // In: the order to catch up and from whom, what the donor answers, fetches that end, rounds that
 // were applied. Out: StateWant, StateTaken, fetches, Copied. Which round is applied next, and that
@@ -30,8 +30,8 @@ class CatchUpJob {
 
   // All that was copied before is forgotten.
   void Begin(const msg::CatchUp& order);
-  // The same with the donor known, from another round on: what was worked in of it was replaced.
-  void Restart(RoundId open_round) { Begin(msg::CatchUp{donor_, open_round, order_}); }
+  // The same with the donors known, from another round on: what was worked in of it was replaced.
+  void Restart(RoundId open_round);
   void End();
   bool active() const { return active_; }
   std::size_t buckets_copied() const;             // at least once, and not lost since
@@ -66,7 +66,7 @@ class CatchUpJob {
   };
   std::optional<State> LevelAt();
 
-  // An error: the peer said what cannot be. `gone` is set when the donor cannot help.
+  // An error: the peer said what cannot be. `gone` is set when no donor can help.
   Status OnStateReady(const MemberId& peer, const StateReady& ready, bool& gone);
   void OnFetchDone(const Fetcher::Done& done);
   void OnPeerDown(const MemberId& peer);
@@ -86,6 +86,7 @@ class CatchUpJob {
   }
   // Asked for until it has a tag, which the donor's answer gives it; then being fetched.
   struct Copy {
+    MemberId from;
     std::uint32_t bucket = 0;
     std::uint64_t version = 0;         // until it has a tag: at least
     Attempt attempt;                   // at round version - 1, as the donor has it
@@ -95,17 +96,20 @@ class CatchUpJob {
   };
   void Abandon();
   void TellCopied();
+  // That is asked for the next bucket; null: none is reached.
+  const MemberId* NextDonor();
 
   Context& context_;
   Buffers& buffers_;
   Fetcher& fetcher_;
   const Peers& peers_;
   bool active_ = false;
-  // The one that was named cannot help; the coordinator was told, and names another with a new
+  // Those that were named cannot help; the coordinator was told, and names another with a new
   // order.
   bool waits_for_donor_ = false;
-  std::uint32_t order_ = 0;  // of the coordinator; what is said of an older one is void there
-  MemberId donor_;
+  std::uint32_t order_ = 0;       // of the coordinator; what is said of an older one is void there
+  std::vector<MemberId> donors_;  // in turn; those that cannot help are taken out
+  std::size_t turn_ = 0;
   RoundId open_round_;
   RoundId next_;
   std::vector<std::optional<Version>> versions_;  // by bucket

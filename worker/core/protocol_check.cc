@@ -116,7 +116,9 @@ Status ProtocolCheck::Check(const msg::TakeSums& m) const { return Check(m.commi
 // The donor may be unknown, or gone by now: that is not the coordinator's fault.
 Status ProtocolCheck::Check(const msg::CatchUp& m) const {
   if (!started_) return Broken("it lets catch up who has not begun");
-  if (m.donor == config_.self) return Broken("it lets this worker catch up from itself");
+  if (m.donor == config_.self || std::ranges::find(m.others, config_.self) != m.others.end()) {
+    return Broken("it lets this worker catch up from itself");
+  }
   return CheckRound(m.open_round);
 }
 

@@ -112,6 +112,70 @@ TEST_F(AttemptsOfTwoBucketsTest, BucketsOfTwoAttemptsAreNotLevel) {
   EXPECT_TRUE(Told<msg::Level>());
 }
 
+// Copies in turn: who is asked for the next bucket, and which one.
+class DonorsTest : public MachineTest {
+ protected:
+  DonorsTest() : MachineTest(1024) {}
+
+  void BeginWithTwo() {
+    Do(event::PeerUp{kOther, "test"});
+    Begin(0);
+    Tell(msg::CatchUp{kPeer, RoundId(0), 1, {kOther}});
+  }
+  std::pair<MemberId, std::uint32_t> Asked() const {
+    for (const auto& a : All<action::ToPeer>()) {
+      const auto decoded = DecodePeerMessage(a.bytes);
+      const auto* want = decoded.ok() ? std::get_if<StateWant>(&decoded->message) : nullptr;
+      if (want != nullptr) return {a.peer, want->bucket};
+    }
+    return {kSelf, 0};
+  }
+  void Give(const MemberId& donor, std::uint32_t bucket) {
+    Says(donor, StateReady{bucket, 0, Attempt(0), ++tag_, 0, false});
+    const auto fetches = All<action::Fetch>();
+    ASSERT_EQ(fetches.size(), 1u);
+    Do(event::FetchDone{fetches[0].fetch, FetchStatus::kOk});
+  }
+  static StateReady Gone(std::uint32_t bucket) {
+    StateReady gone;
+    gone.bucket = bucket;
+    gone.gone = true;
+    return gone;
+  }
+
+  std::uint32_t tag_ = 0;
+};
+
+TEST_F(DonorsTest, BucketsComeFromThemInTurn) {
+  BeginWithTwo();
+  EXPECT_EQ(Asked(), std::pair(kPeer, 0u));
+  Give(kPeer, 0);
+  EXPECT_EQ(Asked(), std::pair(kOther, 1u));
+  Give(kOther, 1);
+  EXPECT_EQ(Asked(), std::pair(kPeer, 2u));
+}
+
+TEST_F(DonorsTest, WhatALostOneWasToGiveAnotherOneGivesAndNothingIsCopiedTwice) {
+  BeginWithTwo();
+  Give(kPeer, 0);
+  ASSERT_EQ(Asked(), std::pair(kOther, 1u));
+  Do(event::PeerDown{kOther, "test"});
+  EXPECT_EQ(Asked(), std::pair(kPeer, 1u));
+  Give(kPeer, 1);
+  EXPECT_EQ(Asked(), std::pair(kPeer, 2u));
+}
+
+TEST_F(DonorsTest, OneThatHasNoStateToGiveIsAskedNoMore) {
+  BeginWithTwo();
+  Says(kPeer, Gone(0));
+  EXPECT_FALSE(Told<msg::Behind>());
+  ASSERT_EQ(Asked(), std::pair(kOther, 0u));
+  Give(kOther, 0);
+  EXPECT_EQ(Asked(), std::pair(kOther, 1u));
+  Says(kOther, Gone(1));
+  EXPECT_TRUE(Told<msg::Behind>());  // the coordinator names others
+}
+
 TEST_F(AttemptsOfTwoBucketsTest, ARoundThatIsPlannedAnewWhileItIsWorkedInIsWorkedInAgain) {
   Begin(0);
   Tell(msg::CatchUp{kPeer, RoundId(0)});

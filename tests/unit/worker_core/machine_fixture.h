@@ -50,9 +50,12 @@ class MachineTest : public ::testing::Test {
   void Tell(msg::ToWorker message) { Do(event::FromCoordinator{std::move(message)}); }
   // `floats`: of zeroes, that ride along.
   void PeerSays(const PeerMessage& message, std::uint64_t floats = 0) {
+    Says(kPeer, message, floats);
+  }
+  void Says(const MemberId& peer, const PeerMessage& message, std::uint64_t floats = 0) {
     auto bytes = EncodePeerMessage(message);
     bytes.resize(bytes.size() + floats * sizeof(float));
-    Do(event::FromPeer{kPeer, bytes});
+    Do(event::FromPeer{peer, bytes});
   }
 
   template <class T>

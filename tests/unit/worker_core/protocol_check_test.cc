@@ -136,6 +136,7 @@ TEST_F(ProtocolCheckTest, RoundsAreOfThisJob) {
   BreaksAfterStart(CommitOf(far.value), "speaks of round");
   BreaksAfterStart(msg::CatchUp{kPeer, far}, "speaks of round");
   BreaksAfterStart(msg::CatchUp{kSelf, RoundId(0)}, "from itself");
+  BreaksAfterStart(msg::CatchUp{kPeer, RoundId(0), 1, {kOther, kSelf}}, "from itself");
   BreaksAfterStart(msg::Revoke{far, 0, 1}, "speaks of round");
   BreaksAfterStart(msg::FenceRound{far}, "speaks of round");
   BreaksAfterStart(msg::NewOwners{far, {2, {{kPeer, 1}}}}, "speaks of round");
