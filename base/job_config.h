@@ -161,6 +161,7 @@ struct CheckpointSection {
   double every_s = 600;            // 0: not by time
   std::uint32_t keep = 2;          // how many of the newest stay
   bool rescue = true;              // by the workers, when no coordinator takes over
+  bool residuals = false;          // what compression keeps back is saved beside each checkpoint
 };
 
 struct JournalSection {

@@ -362,6 +362,9 @@ void DeclareRest(OptionTable& table, JobConfig* config) {
   table.Add("checkpoint.every", &config->checkpoint.every_s, DurationSeconds(0, 30 * kDay),
             "After the first round that is committed so long after the last checkpoint was begun; "
             "0s: not by time");
+  table.Add("checkpoint.residuals", &config->checkpoint.residuals, TrueOrFalse(),
+            "Let each worker that reaches the run directory save there, beside each checkpoint, "
+            "what exchange.compression has kept back, for --resume");
   table.Add("checkpoint.rescue", &config->checkpoint.rescue, TrueOrFalse(),
             "Where no coordinator takes over within job.coordinator_timeout, let a worker that "
             "reaches the run directory save its parameters there, for --resume");

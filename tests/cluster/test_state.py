@@ -161,6 +161,44 @@ class Resume(ClusterTest):
             checked = subprocess.run([TOOLS / "check-run", job.run_dir], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
             self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
+    def test_with_what_compression_has_kept_back(self):
+        for options in ({"exchange__compression": "topk", "exchange__topk_fraction": 0.05},
+                        {"exchange__compression": "powersgd", "optimizer__lr": 0.02}):
+            with self.subTest(options=options), Job(3, PACED, job__rounds=40, **options) as quiet:
+                quiet.start()
+                wanted = quiet.finish()["params_digest"]
+                for saves in ("true", "false"):
+                    with Job(3, PACED, job__rounds=ENDLESS, checkpoint__residuals=saves, **options) as job:
+                        rounds = self.interrupted(job, 10)
+                        self.assertLess(rounds, 30)
+                        files = sorted(path.name for path in (job.run_dir / "checkpoints").glob("*.residual-*"))
+                        saved = [f"round-{rounds - 1:010}.residual-{worker}.safetensors" for worker in range(3)]
+                        self.assertEqual(files, saved if saves == "true" else [])
+                        go_on(job, "--job.rounds=40")
+                        self.assertEqual(job.finish()["params_digest"] == wanted, saves == "true")
+                        for worker in range(3):
+                            job.wait(f"worker{worker}")
+                            said = f"this worker goes on with what it had kept back after round {rounds - 1}"
+                            self.assertEqual(said in job.log(f"worker{worker}"), saves == "true")
+                        if saves == "true":  # those of checkpoints that are gone are gone
+                            kept = {path.name[:16] for path in (job.run_dir / "checkpoints").glob("*.json")}
+                            files = [path.name for path in (job.run_dir / "checkpoints").glob("*.residual-*")]
+                            self.assertEqual(({name[:16] for name in files}, len(files)), (kept, 3 * len(kept)), files)
+
+    def test_damaged_numbers_that_compression_kept_back_cost_a_warning(self):
+        with Job(2, PACED, job__rounds=ENDLESS, checkpoint__residuals="true", exchange__compression="topk") as job:
+            rounds = self.interrupted(job, 5)
+            for worker in range(2):
+                path = job.run_dir / "checkpoints" / f"round-{rounds - 1:010}.residual-{worker}.safetensors"
+                content = bytearray(path.read_bytes())
+                content[-5 if worker == 0 else 40] ^= 1
+                path.write_bytes(content if worker == 0 else content[:-8])
+            go_on(job, f"--job.rounds={rounds + 10}")
+            job.finish()
+            for worker in range(2):
+                job.wait(f"worker{worker}")
+                self.assertRegex(job.log(f"worker{worker}"), rf"residual-{worker}.safetensors: it is not what worker {worker} of this job has kept back")
+
     def test_from_the_jobs_end_it_ends_as_before(self):
         """As where torchrun starts all workers again because one has failed behind the job."""
         for options in ({"job__rounds": 0, "job__epochs": 1}, {"job__rounds": 10, "policy__name": "backup", "job__min_workers": 1},

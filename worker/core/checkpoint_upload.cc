@@ -11,7 +11,7 @@ void CheckpointUpload::OnCheckpoint(const msg::Commit& commit) {
   if (!commit.checkpoint_writer) return;
   const std::uint64_t digest = context_.NewOp();
   digests_[digest] = {commit.round, commit.attempt, {}};
-  context_.Emit(action::DigestReplica{digest});
+  context_.Emit(action::DigestReplica{digest, commit.round});
   if (commit.checkpoint_writer != context_.config.self) return;
   // An upload that is still under way gives way: the newer state is worth more.
   upload_ = Upload{.round = commit.round, .op = context_.NewOp()};

@@ -430,7 +430,7 @@ void Core::OnCatchUp(const msg::CatchUp& m) {
 // streams them ahead of Start.
 void Core::OnStateChunk(const msg::StateChunk& m) {
   if (parameters_.started()) return;
-  context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes});
+  context_.Emit(action::StoreState{m.tensor, m.offset, m.bytes, m.round});
   // Behind the store: the coordinator sends on as this worker stores.
   checkpoint_bytes_ += m.bytes.size();
   context_.Tell(msg::CheckpointTaken{checkpoint_bytes_});

@@ -103,7 +103,9 @@ class Core {
     if (!parameters_.started()) return true;
     return parameters_.level() && !parameters_.update() && parameters_.next() == RoundId(0);
   }
-  LastState State() const { return {Lack(), parameters_.next()}; }
+  LastState State() const {
+    return {Lack(), parameters_.next(), own_.applied(), own_.was_copied()};
+  }
   std::string Lack() const;
   // Does what the event has made possible.
   void Proceed();

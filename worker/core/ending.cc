@@ -29,13 +29,16 @@ void Ending::Conclude(const LastState& state) {
     return Exit({finish_->reason, finish_->failed, false, "", std::move(why), finish_->early});
   }
   digest_op_ = context_.NewOp();
+  applied_ = state.applied;
+  copied_ = state.copied;
   context_.Emit(action::DigestState{*digest_op_});
 }
 
 bool Ending::OnOpDone(const event::OpDone& done, RoundId next) {
   if (digest_op_ != done.op) return false;
   context_.Tell(msg::Final{RoundId(next.value == 0 ? 0 : next.value - 1), done.text});
-  Exit({finish_->reason, false, false, done.text, "", finish_->early});
+  Exit(
+      {finish_->reason, false, false, done.text, "", finish_->early, std::move(applied_), copied_});
   return true;
 }
 
@@ -50,7 +53,9 @@ void Ending::OnLeaveAsked(const std::string& reason, const LastState& state) {
 void Ending::OnCoordinatorGone(const std::string& reason, const LastState& state) {
   if (!finish_) return Exit({reason, true, false, "", NotFinal(state)});
   // Its last word was heard: it need not be there for the rest.
-  if (digest_op_) Exit({finish_->reason, false, false, "", "", finish_->early});
+  if (digest_op_) {
+    Exit({finish_->reason, false, false, "", "", finish_->early, std::move(applied_), copied_});
+  }
 }
 
 void Ending::OnRefused(const msg::Refuse& refuse, const LastState& state) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/messages.h"
@@ -27,6 +28,8 @@ namespace lockstep::worker {
 struct LastState {
   std::string lack;  // why they are not those after all that is committed; empty: they are
   RoundId next;      // the first round that is not applied
+  std::vector<SealedPart> applied = {};  // as in action::StartWork
+  bool copied = false;
 };
 
 class Ending {
@@ -65,6 +68,8 @@ class Ending {
   std::optional<msg::Finish> finish_;
   Time until_ = kNever;  // the last sums are waited for
   std::optional<std::uint64_t> digest_op_;
+  std::vector<SealedPart> applied_;  // when that was taken
+  bool copied_ = false;
   bool over_ = false;
 };
 

@@ -446,6 +446,7 @@ struct DigestState {
 // OpDone.replica.
 struct DigestReplica {
   std::uint64_t op = 0;
+  RoundId round;  // the last one in it, of which a checkpoint is made
 };
 
 // The parameters that this worker's program begins with, empty optimizer state.
@@ -458,6 +459,7 @@ struct StoreState {
   std::uint32_t tensor = 0;
   std::uint64_t offset = 0;  // bytes
   std::span<const std::byte> bytes;
+  RoundId round;  // the last one in it, of a checkpoint
 };
 // Copy this range out of the checkpoint snapshot now and send it as StateChunk; ChunkUploaded once
 // it has left.
@@ -495,6 +497,9 @@ struct Exit {
   std::string params_digest = {};
   std::string not_final = {};
   bool early = false;  // the job has ended before all of its rounds were done
+  // As in StartWork, where the parameters are the job's last ones.
+  std::vector<SealedPart> applied = {};
+  bool copied = false;
 };
 // The coordinator is gone and this worker keeps what it has: the compute thread is to look for the
 // next one. Peers are served meanwhile, and what is committed is applied.

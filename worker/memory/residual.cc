@@ -54,6 +54,12 @@ void Residual::OnNewNumbers(std::span<const SealedPart> applied, bool copied) {
   for (Left& left : parts_) left.part = {};
 }
 
+void Residual::Restore(std::span<const float> kept) {
+  LOCKSTEP_CHECK(kept.size() == count_, "{} kept numbers of {} parameters", kept.size(), count_);
+  std::ranges::copy(kept, kept_);
+  empty_ = false;
+}
+
 bool Residual::Send(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
                     std::byte* to) {
   Left& left = parts_[part.part.value];

@@ -55,8 +55,10 @@ class Residual {
   void Settle(const SealedPart& part, std::uint64_t first, std::uint64_t n, SentForm& form,
               const std::byte* sent);
 
-  // The numbers that are in no sent part, for tests and people.
+  // The numbers that are in no sent part: what is saved. Restore: they are those of a worker that
+  // this one goes on for, before any part of the present work is sent.
   std::span<const float> kept() const { return {kept_, count_}; }
+  void Restore(std::span<const float> kept);
 
  private:
   // The gradient of a part, then its rest. `part`: the part that it belongs to.

@@ -28,6 +28,8 @@ struct Ending {
   std::string params_digest = {};
   std::string not_final = {};
   bool early = false;
+  std::vector<SealedPart> applied = {};
+  bool copied = false;
 };
 
 // An update that the program is to make, with the gradient in WorkerBuffers::update_gradient().

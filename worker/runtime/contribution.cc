@@ -9,13 +9,14 @@
 namespace lockstep::worker {
 
 Contribution::Contribution(const JobConfig& config, WorkerId self, const Layout& layout,
-                           WorkerBuffers& buffers)
+                           WorkerBuffers& buffers, ResidualFiles* files)
     : seed_(config.job.seed),
       rounds_at_random_(config.exchange.rounding == "stochastic"),
       passes_partial_sums_on_(config.exchange.algorithm != "direct"),
       self_(self),
       layout_(layout),
-      buffers_(buffers) {
+      buffers_(buffers),
+      files_(files) {
   if (buffers_.residual(0) != nullptr) {
     residual_.emplace(buffers_.residual(0), std::array{buffers_.residual(1), buffers_.residual(2)},
                       layout_.parameter_count());
@@ -37,6 +38,12 @@ void Contribution::OnNewCoordinator(std::span<const SealedPart> applied, bool co
   buckets_ = unsettled_ = 0;
 }
 
+void Contribution::OnEnd(std::span<const SealedPart> applied, bool copied) {
+  if (!residual_ || files_ == nullptr) return;
+  OnNewCoordinator(applied, copied);
+  files_->OnEnd(*residual_);
+}
+
 bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
   const SealedPart begun{work.work, part};
   const bool first = part_ != begun;
@@ -44,6 +51,7 @@ bool Contribution::BeginRun(const action::StartWork& work, PartIndex part) {
   if (first && residual_) {
     if (!part_ || part_->work != begun.work) {
       residual_->OnStart(work.applied, work.copied);
+      if (files_ != nullptr) files_->OnWork(&*residual_);
       // The state is that of the round before until the first run of the work is done.
       if (factor_form_ != nullptr) factor_form_->Begin(work.round, buffers_.factors());
     }

@@ -20,6 +20,7 @@
 #include "worker/memory/narrow.h"
 #include "worker/memory/residual.h"
 #include "worker/memory/sent_form.h"
+#include "worker/runtime/residual_files.h"
 #include "worker/runtime/worker_buffers.h"
 
 namespace lockstep::worker {
@@ -27,11 +28,15 @@ namespace lockstep::worker {
 class Contribution {
  public:
   // `layout` and `buffers` outlive it.
-  Contribution(const JobConfig& config, WorkerId self, const Layout& layout,
-               WorkerBuffers& buffers);
+  // `files`: null, nothing that compression keeps back is saved.
+  Contribution(const JobConfig& config, WorkerId self, const Layout& layout, WorkerBuffers& buffers,
+               ResidualFiles* files = nullptr);
 
   // The next coordinator numbers works anew. `applied`, `copied`: as of action::Detached.
   void OnNewCoordinator(std::span<const SealedPart> applied, bool copied);
+
+  // The job has ended, and the parameters are its last ones: as above.
+  void OnEnd(std::span<const SealedPart> applied, bool copied);
 
   // A run of this part of the work begins. True: its first one, for which the gradient begins at
   // zero, which is the caller's to see to.
@@ -74,6 +79,7 @@ class Contribution {
   const WorkerId self_;
   const Layout& layout_;
   WorkerBuffers& buffers_;
+  ResidualFiles* const files_;
   // Where contributions have not all of a gradient.
   std::optional<Residual> residual_;
   std::unique_ptr<SentForm> form_;

@@ -350,7 +350,10 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
   void Do(action::CopyState& a) { PostOperation(a); }
   void Do(action::TakeSnapshot& a) { PostOperation(a); }
   void Do(action::DigestState& a) { PostOperation(a); }
-  void Do(action::DigestReplica& a) { PostOperation(a); }
+  void Do(action::DigestReplica& a) {
+    if (setup_.checkpoint_due) setup_.checkpoint_due(a.round);
+    PostOperation(a);
+  }
 
   void Do(action::InitializeState& a) {
     const std::uint64_t count = core_->layout().parameter_count();
@@ -373,6 +376,7 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
 
   void Do(action::StoreState& a) {
     operations_.NoteStateWritten();
+    if (setup_.started_from && a.tensor == 0 && a.offset == 0) setup_.started_from(a.round);
     if (buffers_.held() != nullptr && a.tensor > 0) {
       buffers_.held()->Store(a.tensor, a.offset, a.bytes);
       return;
@@ -441,7 +445,9 @@ class DataPlaneImpl final : public DataPlane, public TransportUser {
                   .final_parameters = a.not_final.empty(),
                   .params_digest = a.params_digest,
                   .not_final = a.not_final,
-                  .early = a.early});
+                  .early = a.early,
+                  .applied = std::move(a.applied),
+                  .copied = a.copied});
   }
   void Do(action::Orphaned& a) { compute_.Orphan(std::move(a)); }
   void Do(action::Detached& a) { compute_.Detach(std::move(a)); }

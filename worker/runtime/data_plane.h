@@ -57,6 +57,10 @@ class DataPlane {
     std::function<void(const std::string& specs)> slowdown;
     std::function<void(const std::string& reason)> unfit;
     RoundClock::Report round_times;  // null: nobody measures
+    // Null: nothing is saved beside checkpoints. One is made of the state after that round; the
+    // parameters come from that of a round.
+    std::function<void(RoundId)> checkpoint_due;
+    std::function<void(RoundId)> started_from;
   };
 
   // Starts what transports there are; kUnavailable when there is none at all.

@@ -438,14 +438,15 @@ bool NobodyComes(const std::string& run_dir) {
   return !run_dir.empty() && fs::exists(fs::path(run_dir) / kGone, ignored);
 }
 
+bool IsRunDirectoryOf(const std::string& run_dir, const std::string& run_id) {
+  if (run_dir.empty() || run_id.empty()) return false;
+  const std::string journal = ReadUpTo(fs::path(run_dir) / "journal", kFirstLine);
+  return TextIn(std::string_view(journal).substr(0, journal.find('\n')), "run_id") == run_id;
+}
+
 JobEnd EndOfJob(const std::string& run_dir, const std::string& run_id) {
-  const fs::path folder = run_dir;
-  const std::string journal = ReadUpTo(folder / "journal", kFirstLine);
-  const std::string first = journal.substr(0, journal.find('\n'));
-  if (run_dir.empty() || run_id.empty() || TextIn(first, "run_id") != run_id) {
-    return JobEnd::kUnknown;
-  }
-  const std::string summary = ReadUpTo(folder / kSummary, kMostSummary);
+  if (!IsRunDirectoryOf(run_dir, run_id)) return JobEnd::kUnknown;
+  const std::string summary = ReadUpTo(fs::path(run_dir) / kSummary, kMostSummary);
   if (summary.empty()) return JobEnd::kUnknown;
   return summary.find("\"status\": \"completed\"") != std::string::npos ? JobEnd::kCompleted
                                                                         : JobEnd::kEnded;

@@ -47,6 +47,9 @@ struct RescueState {
 // True: the launcher has said in the run directory that no other coordinator follows.
 bool NobodyComes(const std::string& run_dir);
 
+// This worker reaches the run directory of that job.
+bool IsRunDirectoryOf(const std::string& run_dir, const std::string& run_id);
+
 // The state of this job, by its run directory.
 enum class JobEnd : std::uint8_t {
   kUnknown,    // it goes on, or this worker does not reach that directory

@@ -26,6 +26,7 @@
 #include "worker/runtime/join.h"
 #include "worker/runtime/pacer.h"
 #include "worker/runtime/rescue.h"
+#include "worker/runtime/residual_files.h"
 #include "worker/runtime/run_samples.h"
 #include "worker/runtime/run_watch.h"
 #include "worker/runtime/session_parts.h"
@@ -110,10 +111,16 @@ class SessionImpl final : public Session {
     parts_ = std::move(*parts);
     costs_.emplace(std::move(parts_->description.costs), config_.job.seed,
                    [this](event::CostsGiven costs) { plane_->Post(std::move(costs)); });
-    contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers);
+    if (config_.checkpoint.residuals) residual_files_.emplace(PlaceOfResiduals());
+    contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers,
+                          residual_files_ ? &*residual_files_ : nullptr);
     if (Status paced = MakePacer(); !paced.ok()) return paced;
     AllowOpenFiles(config_, welcome_.workers);
     return StartExchange({});
+  }
+
+  ResidualFiles::Place PlaceOfResiduals() const {
+    return {welcome_.run_dir, welcome_.run_id, self().worker};
   }
 
   // With the coordinator that has welcomed this worker. `before`: what is left of the one before.
@@ -517,6 +524,7 @@ class SessionImpl final : public Session {
     }
     // What compression has kept back stays with parameters that stay (worker/memory/residual.h).
     contribution_->OnNewCoordinator(kept.applied, kept.copied || !kept.held);
+    if (residual_files_) residual_files_->MoveTo(PlaceOfResiduals());
     if (Status started = StartExchange(kept); !started) {
       compute_.End({.reason = started.error().message, .failed = true});
     }
@@ -545,6 +553,10 @@ class SessionImpl final : public Session {
     setup.network = channel_->link->network();
     searches_ = CoordinatorPatience(config_) > Duration{} || config_.checkpoint.rescue;
     setup.core.reattaches = searches_;
+    if (residual_files_) {
+      setup.checkpoint_due = [this](RoundId round) { residual_files_->Due(round); };
+      setup.started_from = [this](RoundId round) { residual_files_->StartedFrom(round); };
+    }
     setup.unfit = [this](const std::string& reason) {
       // The reason first: once this worker's connections end, others report that it is not reached.
       channel_->link->Send(msg::Leave{reason}, Guarded([this, reason] {
@@ -638,6 +650,9 @@ class SessionImpl final : public Session {
 
   Work EndWork(Ending& ending) {
     if (parts_ && !ended_) TellFigures();
+    if (!ended_ && contribution_ && ending.final_parameters) {
+      contribution_->OnEnd(ending.applied, ending.copied);
+    }
     ended_ = true;
     Work work;
     work.kind = Work::Kind::kEnd;
@@ -854,6 +869,7 @@ class SessionImpl final : public Session {
   bool sends_early_ = true;  // in the run in hand
   RunSamples run_;
   RunSamples next_run_;
+  std::optional<ResidualFiles> residual_files_;
   std::optional<Contribution> contribution_;    // to which the last run added
   std::optional<action::EvaluateChunk> chunk_;  // that is being evaluated
   std::optional<ProgramUpdate> update_;         // that is being made
