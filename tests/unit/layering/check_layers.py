@@ -1,4 +1,4 @@
-"""Holds the sources to the table in docs/project/architecture.md: which folder may include what, and who names UCX, CUDA and BLAS.
+"""Holds the sources to these tables: which folder and which of its rooms may include what, and who names UCX, CUDA and BLAS.
 
 usage: check_layers.py ROOT [--pure FILE]
 

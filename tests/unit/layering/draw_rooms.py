@@ -1,9 +1,8 @@
-"""Writes into docs/project/architecture.md what the rooms of each folder may include, as a table, and what they do include, as a drawing.
+"""Writes into docs/project/architecture.md what the rooms of each folder include, as a drawing (Mermaid) made from the sources.
 
 usage: draw_rooms.py ROOT [--check]
 
-The table is that of check_layers.py, the drawing (Mermaid) comes from the sources. --check changes nothing and fails where the page
-is not current.
+What the rooms may include stands in check_layers.py. --check changes nothing and fails where the page is not current.
 """
 
 import argparse
@@ -67,17 +66,10 @@ def drawing(graph):
     return "".join(f"{line}\n" for line in lines)
 
 
-def table():
-    lines = ["| room | may include of its folder |", "|---|---|"]
-    for folder, rooms in check_layers.ROOMS.items():
-        lines += [f"| `{folder}/{name}` | {', '.join(sorted(allowed)) or 'none'} |" for name, allowed in rooms.items()]
-    return "".join(f"{line}\n" for line in lines)
-
-
 def current(page, root):
-    """The page with the table and the drawing as they should be."""
+    """The page with the drawing as it should be."""
     before, rest = page.split(BEGIN)
-    return before + BEGIN + table() + "\n```mermaid\n" + drawing(include_graph(root)) + "```\n" + END + rest.split(END)[1]
+    return before + BEGIN + "```mermaid\n" + drawing(include_graph(root)) + "```\n" + END + rest.split(END)[1]
 
 
 def main():
