@@ -1,6 +1,6 @@
 """What examples/ deploys with: the manifests for Kubernetes, the Dockerfiles and the scripts for Slurm, as far as can be seen without a
 cluster. The keys are held to a list of our own, which was written from the APIs' references; no cluster's schema is at hand. That jobs run
-under a real Slurm is tests/cluster/test_slurm.py's.
+and outlive their coordinator is tests/cluster/test_deployments.py's, and a real Slurm test_slurm.py's.
 
 usage: deploy_test.py ROOT
 """
@@ -36,7 +36,7 @@ POD = {
                  "persistentVolumeClaim": {"claimName": STRING}}],
 }
 JOB = {
-    "parallelism": NUMBER, "completions": NUMBER, "completionMode": STRING, "backoffLimit": NUMBER,
+    "parallelism": NUMBER, "completions": NUMBER, "completionMode": STRING, "backoffLimit": NUMBER, "backoffLimitPerIndex": NUMBER,
     "podFailurePolicy": {"rules": [{"action": STRING, "onExitCodes": {"containerName": STRING, "operator": STRING, "values": [NUMBER]},
                                     "onPodConditions": [{"type": STRING, "status": STRING}]}]},
     "template": {"spec": POD},
@@ -105,6 +105,7 @@ class KubernetesTest(unittest.TestCase):
         self.assertEqual(told["LOCKSTEP_COORDINATOR"], f"$(JOB)-{coordinator['name']}-0-0.$(JOB):{port}")
         self.assertEqual((server["ports"][0]["containerPort"], server["readinessProbe"]["tcpSocket"]["port"]), (int(port), int(port)))
         self.assertLess(list(told).index("JOB"), list(told).index("LOCKSTEP_COORDINATOR"))  # or it is no value yet
+        self.check_restarts(coordinator["template"]["spec"])
         volumes = coordinator["template"]["spec"]["template"]["spec"]["volumes"]
         self.assertEqual([one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one], [claim["metadata"]["name"]])
 
@@ -166,9 +167,22 @@ class KubernetesTest(unittest.TestCase):
                                 self.assertIn(volume[kind][key], made)
                 for job, it in jobs.items():
                     by_status = {status: rule["action"] for rule in it["podFailurePolicy"]["rules"] for status in rule.get("onExitCodes", {"values": []})["values"]}
-                    self.assertEqual(by_status, {2: "FailJob", 3: "Ignore"} if job == "worker" else {2: "FailJob"})
+                    self.assertEqual(by_status, {2: "FailJob", 3: "Ignore"} if job == "worker" else {2: "FailJob", 1: "FailIndex", 130: "FailIndex"})
                     for rule in it["podFailurePolicy"]["rules"]:
                         self.assertIn(rule.get("onExitCodes", {}).get("containerName", job), (job,))
+                self.check_restarts(jobs["coordinator"])
+                # A job that has failed is started anew, a mistake is not.
+                self.assertEqual([(rule["action"], rule["onJobFailureReasons"]) for rule in spec["failurePolicy"]["rules"]], [("FailJobSet", ["PodFailurePolicy"])])
+
+    def check_restarts(self, coordinator):
+        """A coordinator that dies gets a new pod under the old name; FailIndex takes both of these."""
+        self.assertGreater(coordinator["backoffLimitPerIndex"], 0)
+        self.assertNotIn("backoffLimit", coordinator)
+        self.assertEqual((coordinator["completionMode"], coordinator["completions"]), ("Indexed", 1))
+        rules = coordinator["podFailurePolicy"]["rules"]
+        # The first rule that fits counts: what a drained coordinator says comes before that its node is drained.
+        self.assertEqual([rule["action"] for rule in rules], ["FailJob", "FailIndex", "Ignore"])
+        self.assertEqual(rules[2]["onPodConditions"], [{"type": "DisruptionTarget", "status": "True"}])
 
     def script(self, job, folder, programs):
         """That of a pod in jobset.yaml, with these in the place of its programs, and <folder>/runs for its volume."""
@@ -194,7 +208,7 @@ class KubernetesTest(unittest.TestCase):
             worker.stdout.close()
             self.assertEqual(worker.wait(), 143)
 
-    def test_a_coordinator_that_is_lost_before_its_first_checkpoint_begins_anew(self):
+    def test_a_coordinator_goes_on_by_what_its_folder_has(self):
         with tempfile.TemporaryDirectory() as folder:
             run = Path(folder, "runs/job")
 
@@ -202,19 +216,22 @@ class KubernetesTest(unittest.TestCase):
                 coordinator = self.script("coordinator", Path(folder), {"lockstep-coordinator": 'echo "$@"'})
                 self.assertEqual(coordinator.wait(), 0)
                 with coordinator.stdout as said:
-                    return said.read()
+                    return said.read().split()[-1]
 
-            self.assertNotIn("--resume", start())
+            self.assertEqual(start(), "--reattach")
             (run / "checkpoints").mkdir(parents=True)
             (run / "rounds.jsonl").write_text("{}\n")
-            self.assertNotIn("--resume", start())
+            self.assertEqual(start(), "--reattach")  # it was lost before its first checkpoint: the workers hold the parameters
+            (run / "summary.json").write_text("{}\n")
+            self.assertEqual(start(), "--reattach")  # that job has ended without a checkpoint: a new one
             self.assertFalse(run.exists())
             (kept,) = Path(folder, "runs").glob("job.lost-*")
             self.assertTrue((kept / "rounds.jsonl").exists())
             (run / "checkpoints").mkdir(parents=True)
-            (run / "rounds.jsonl").write_text("{}\n")
             (run / "checkpoints/12.json").write_text("{}\n")
-            self.assertIn("--resume", start())
+            self.assertEqual(start(), "--reattach")
+            (run / "summary.json").write_text("{}\n")
+            self.assertEqual(start(), "--resume")
             self.assertTrue(run.exists())
 
     def test_programs_know_their_options(self):
