@@ -39,6 +39,20 @@ class Deployment(ClusterTest):
     def start(self, name, command, **environment):
         return self.job._start(name, command, {"PATH": f"{self.job.folder}:{BIN}:{os.environ['PATH']}", **environment})
 
+    def coordinator_of(self, name):
+        """The pid of the one that runs, which is a child of this script."""
+        def found():
+            self.assertIsNone(self.job.processes[name].poll(), self.job.log(name))
+            script = self.job.processes[name].pid
+            for child in pathlib.Path(f"/proc/{script}/task/{script}/children").read_text().split():
+                try:
+                    if pathlib.Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"lockstep-coordinator\0"):
+                        return int(child)
+                except OSError:
+                    pass
+            return None
+        return wait_for("a coordinator", found)
+
     def rounds_after(self, name, count):
         """Waits until the job has so many more closed rounds; `name` is what may not end before."""
         since = len(self.job.rounds())
@@ -62,14 +76,14 @@ class Kubernetes(Deployment):
         (config,) = [document["data"]["job.ini"] for document in documents if document["kind"] == "ConfigMap"] or [None]
         return {one["name"]: one["template"]["spec"] for one in spec["replicatedJobs"]}, config
 
-    def pod(self, job, name, *more, **environment):
-        """Starts the container's command of a Job's pod."""
+    def pod(self, job, name, *more, address="127.0.0.1", names=(("lockstep-coordinator-0-0.lockstep", "127.0.0.1"),), **environment):
+        """Starts the container's command of a Job's pod, at this address. `names`: what the others are called there and here."""
         (container,) = job["template"]["spec"]["containers"]
         text = container["args"][0]
         for there, here in ((SECRET, self.secret), (CONFIG, self.job.config), ("/runs/", f"{self.job.folder}/runs/"), (":7070", f":{self.port}"),
-                            ("lockstep-coordinator-0-0.lockstep", "127.0.0.1"), ('"$goes_on"', " ".join(['"$goes_on"', *more]))):
+                            ('"$goes_on"', " ".join(['"$goes_on"', *more])), *names):
             text = text.replace(there, str(here))
-        return self.start(name, [*container["command"], text], POD_IP="127.0.0.1", **environment)
+        return self.start(name, [*container["command"], text], POD_IP=address, **environment)
 
     def next_pod(self, job, status):
         """Whether the Job controller makes another pod, after one that ended so: None if it says how the Job ends."""
@@ -167,6 +181,76 @@ class Kubernetes(Deployment):
             self.assertEqual(job.wait("coordinator"), 0, job.log("coordinator"))
             self.went_on(job.log("coordinator"), 0, 4)
 
+    def pair(self, job, lease):
+        """Starts a pod of the coordinator or of the standby, and the workers, of standby.yaml."""
+        jobs, _ = self.manifest("kubernetes/standby.yaml")
+        # On one host each has an address of its own, at the same port.
+        where = {"coordinator": "127.0.0.1", "standby": "127.0.0.2"}
+        names = [(f"lockstep-$other-0-0.lockstep:{self.port}", "$OTHER"), ("etcd://etcd:2379/lockstep", lease)]
+
+        def begin(role):
+            other = f"{where['standby' if role == 'coordinator' else 'coordinator']}:{self.port}"
+            self.pod(jobs[role], role, address=where[role], names=names, ROLE=role, OTHER=other)
+
+        def workers():
+            wait_for("the leader's address", lambda: (job.run_dir / "coordinator.address").exists())
+            for worker in range(4):
+                self.pod(jobs["worker"], f"worker{worker}", INDEX=str(worker))
+
+        return jobs, begin, workers
+
+    def kill_leader(self, jobs, role):
+        os.kill(self.coordinator_of(role), signal.SIGKILL)
+        status = self.job.wait(role)
+        self.assertEqual((status, self.next_pod(jobs[role], status)), (137, True), self.job.log(role))
+
+    @unittest.skipIf(ETCD is None, "no etcd (Debian: etcd-server)")
+    def test_a_standby_leads_and_the_new_pod_follows_it(self):
+        with Job(4, PACED, job__rounds=100000, liveness__timeout="4s") as job:
+            self.begin(job)
+            job.run_dir = job.folder / "runs/job"
+            jobs, begin, workers = self.pair(job, Etcd(job).lease)
+            begin("standby")  # whichever comes first
+            begin("coordinator")
+            workers()
+            complete = {"standby": 0, "coordinator": 0}
+            for death, (leader, other) in enumerate((("coordinator", "standby"), ("standby", "coordinator"))):
+                complete[other] += 1
+                wait_for("the standby to be complete", lambda: job.log(other).count("this standby is complete: it has") == complete[other])
+                self.rounds_after(leader, 8)
+                self.kill_leader(jobs, leader)
+                wait_for("the other one to lead", lambda: re.search(WORKERS_HELD.format(4), job.log(other)))
+                begin(leader)
+            complete["standby"] += 1
+            wait_for("the standby to be complete", lambda: job.log("standby").count("this standby is complete: it has") == complete["standby"])
+            # The one that follows is moved: the job does not notice.
+            job.processes["standby"].terminate()
+            status = job.wait("standby")
+            self.assertEqual((status, self.next_pod(jobs["standby"], status)), (4, True))
+            begin("standby")
+            complete["standby"] += 1
+            wait_for("the standby to be complete", lambda: job.log("standby").count("this standby is complete: it has") == complete["standby"])
+            self.rounds_after("coordinator", 8)
+            # The leader's node is drained: that is no success of either.
+            job.processes["coordinator"].terminate()
+            status = {role: job.wait(role) for role in ("coordinator", "standby")}
+            self.assertEqual(status, {"coordinator": 130, "standby": 1}, job.log("standby"))
+            self.assertEqual([self.next_pod(jobs[role], status[role]) for role in status], [None, None])
+            self.went_on(job.log("coordinator") + job.log("standby"), 2, 4, "interrupted")
+
+    @unittest.skipIf(ETCD is None, "no etcd (Debian: etcd-server)")
+    def test_with_a_standby_a_job_completes(self):
+        with Job(4, PACED, job__rounds=ROUNDS, liveness__timeout="4s") as job:
+            self.begin(job)
+            job.run_dir = job.folder / "runs/job"
+            _, begin, workers = self.pair(job, Etcd(job).lease)
+            begin("coordinator")
+            begin("standby")
+            wait_for("the standby to follow", lambda: "a standby follows" in job.log("coordinator"))
+            workers()
+            self.assertEqual([job.wait(role) for role in ("coordinator", "standby")], [0, 0], job.log("standby"))
+            self.went_on(job.log("coordinator"), 0, 4)
+
 
 SRUN = """#!/bin/bash
 shift # --kill-on-bad-exit=0
@@ -185,26 +269,12 @@ class Slurm(Deployment):
         # In the folder where it was submitted.
         return self.start("slurm", ["env", "-C", job.folder, "bash", EXAMPLES / "slurm/apart.sbatch", job.config, job.run_dir, *more], **place, **environment)
 
-    def coordinator(self):
-        """The pid of the one that runs, which is a child of the batch script."""
-        def found():
-            self.assertIsNone(self.job.processes["slurm"].poll(), self.job.log("slurm"))
-            batch = self.job.processes["slurm"].pid
-            for child in pathlib.Path(f"/proc/{batch}/task/{batch}/children").read_text().split():
-                try:
-                    if pathlib.Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"lockstep-coordinator\0"):
-                        return int(child)
-                except OSError:
-                    pass
-            return None
-        return wait_for("a coordinator", found)
-
     def test_a_coordinator_that_is_killed_is_started_again(self):
         with Job(3, PACED, job__rounds=ROUNDS) as job:
             self.batch(job)
             for death in range(2):
                 self.rounds_after("slurm", 8)
-                os.kill(self.coordinator(), signal.SIGKILL)
+                os.kill(self.coordinator_of("slurm"), signal.SIGKILL)
                 wait_for("its restart", lambda: f"the coordinator was ended by SIGKILL; restarting it ({2 - death} restarts left)" in job.log("slurm"))
                 wait_for("the next one to lead", lambda: len(re.findall(WORKERS_HELD.format(3), job.log("slurm"))) == death + 1)
             self.assertEqual(job.wait("slurm"), 0, job.log("slurm"))
@@ -215,7 +285,7 @@ class Slurm(Deployment):
         with Job(2, PACED, job__rounds=100000, job__coordinator_timeout="0s") as job:
             self.batch(job, COORDINATOR_RESTARTS="0", RESTARTS="0")
             self.rounds_after("slurm", 4)
-            os.kill(self.coordinator(), signal.SIGKILL)
+            os.kill(self.coordinator_of("slurm"), signal.SIGKILL)
             self.assertEqual(job.wait("slurm"), 137, job.log("slurm"))
             self.assertNotIn("restarting it", job.log("slurm"))
 
@@ -223,7 +293,7 @@ class Slurm(Deployment):
         with Job(2, PACED, job__rounds=100000) as job:
             self.batch(job)
             self.rounds_after("slurm", 4)
-            os.kill(self.coordinator(), signal.SIGKILL)
+            os.kill(self.coordinator_of("slurm"), signal.SIGKILL)
             wait_for("the next one to lead", lambda: re.search(WORKERS_HELD.format(2), job.log("slurm")))
             self.rounds_after("slurm", 4)
             job.processes["slurm"].send_signal(signal.SIGINT)
@@ -338,10 +408,10 @@ class Systemd(Deployment):
             self.run_unit("coordinator", coordinator)
             for index in range(4):
                 self.run_unit(f"worker{index}", worker, str(index))
-            wait_for("the standby to be complete", lambda: "this standby is complete" in job.log("standby"))
+            wait_for("the standby to be complete", lambda: "this standby is complete: it has" in job.log("standby"))
             self.kill("standby", standby)
             self.run_unit("standby", standby)
-            wait_for("it to be complete again", lambda: job.log("standby").count("this standby is complete") == 2)
+            wait_for("it to be complete again", lambda: job.log("standby").count("this standby is complete: it has") == 2)
             self.rounds_after("coordinator", 8)
             self.kill("coordinator", coordinator)
             wait_for("the standby to lead", lambda: re.search(WORKERS_HELD.format(4), job.log("standby")))

@@ -5,7 +5,9 @@ and outlive their coordinator is tests/cluster/test_deployments.py's, and a real
 usage: deploy_test.py ROOT
 """
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,8 @@ CONTAINER = {
     "volumeMounts": [{"name": STRING, "mountPath": STRING, "readOnly": BOOL}], "readinessProbe": {"tcpSocket": {"port": NUMBER}},
 }
 POD = {
+    "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": STRING, "labelSelector": {
+        "matchExpressions": [{"key": STRING, "operator": STRING, "values": [STRING]}]}}]}},
     "restartPolicy": STRING, "terminationGracePeriodSeconds": NUMBER,
     "securityContext": {"runAsNonRoot": BOOL, "runAsUser": NUMBER, "runAsGroup": NUMBER, "fsGroup": NUMBER},
     "containers": [CONTAINER], "initContainers": [CONTAINER],
@@ -139,8 +143,9 @@ class KubernetesTest(unittest.TestCase):
                 made = {document["metadata"]["name"] for document in documents}
                 spec = jobset["spec"]
                 jobs = {job["name"]: job["template"]["spec"] for job in spec["replicatedJobs"]}
-                self.assertEqual(set(jobs), {"coordinator", "worker"})
-                self.assertEqual(spec["successPolicy"]["targetReplicatedJobs"], ["coordinator"])
+                coordinators = ["coordinator", "standby"] if name == "standby.yaml" else ["coordinator"]
+                self.assertEqual(set(jobs), {*coordinators, "worker"})
+                self.assertEqual(spec["successPolicy"], {"operator": "Any" if name == "standby.yaml" else "All", "targetReplicatedJobs": coordinators})
                 workers = jobs["worker"]
                 self.assertEqual(workers["parallelism"], workers["completions"])
                 pods = {job: it["template"]["spec"] for job, it in jobs.items()}
@@ -152,7 +157,12 @@ class KubernetesTest(unittest.TestCase):
                 address = f"{jobset['metadata']['name']}-coordinator-0-0.{spec['network']['subdomain']}:{port}"
                 self.assertEqual([one["containerPort"] for one in coordinator["ports"]], [int(port)])
                 told = [*" ".join(worker.get("args", ())).split(), *(one.get("value") for one in worker["env"])]
-                self.assertTrue(f"--coordinator={address}" in told or address in told, told)
+                if name == "standby.yaml":  # the leader's, and the two find each other by their names
+                    self.assertIn('--coordinator="$(cat /runs/job/coordinator.address)"', " ".join(worker["args"]))
+                    self.assertIn(f'"{address.replace("-coordinator-", "-$other-")}"', script)
+                    self.assertEqual(jobs["standby"], jobs["coordinator"])
+                else:
+                    self.assertTrue(f"--coordinator={address}" in told or address in told, told)
                 for pod in pods.values():
                     self.assertEqual(pod["restartPolicy"], "Never")  # podFailurePolicy wants that
                     volumes = {volume["name"]: volume for volume in pod["volumes"]}
@@ -169,7 +179,8 @@ class KubernetesTest(unittest.TestCase):
                     by_status = {status: rule["action"] for rule in it["podFailurePolicy"]["rules"] for status in rule.get("onExitCodes", {"values": []})["values"]}
                     self.assertEqual(by_status, {2: "FailJob", 3: "Ignore"} if job == "worker" else {2: "FailJob", 1: "FailIndex", 130: "FailIndex"})
                     for rule in it["podFailurePolicy"]["rules"]:
-                        self.assertIn(rule.get("onExitCodes", {}).get("containerName", job), (job,))
+                        named = pods[job]["containers"][0]["name"]
+                        self.assertEqual(rule.get("onExitCodes", {}).get("containerName", named), named)
                 self.check_restarts(jobs["coordinator"])
                 # A job that has failed is started anew, a mistake is not.
                 self.assertEqual([(rule["action"], rule["onJobFailureReasons"]) for rule in spec["failurePolicy"]["rules"]], [("FailJobSet", ["PodFailurePolicy"])])
@@ -184,16 +195,16 @@ class KubernetesTest(unittest.TestCase):
         self.assertEqual([rule["action"] for rule in rules], ["FailJob", "FailIndex", "Ignore"])
         self.assertEqual(rules[2]["onPodConditions"], [{"type": "DisruptionTarget", "status": "True"}])
 
-    def script(self, job, folder, programs):
-        """That of a pod in jobset.yaml, with these in the place of its programs, and <folder>/runs for its volume."""
-        (jobset,) = (document for document in dict(self.manifests())["jobset.yaml"] if document["kind"] == "JobSet")
+    def script(self, job, folder, programs, manifest="jobset.yaml"):
+        """That of a pod, with these in the place of its programs, and <folder>/runs for its volume."""
+        (jobset,) = (document for document in dict(self.manifests())[manifest] if document["kind"] == "JobSet")
         (template,) = (one["template"] for one in jobset["spec"]["replicatedJobs"] if one["name"] == job)
         (container,) = template["spec"]["template"]["spec"]["containers"]
         for name, text in programs.items():
             (folder / name).write_text(f"#!/bin/bash\n{text}\n")
             (folder / name).chmod(0o755)
         return subprocess.Popen([*container["command"], container["args"][0].replace("/runs/", f"{folder}/runs/")], stdout=subprocess.PIPE, text=True,
-                                env={"PATH": f"{folder}:/usr/bin:/bin", "INDEX": "3", "POD_IP": "10.0.0.9"})
+                                env={"PATH": f"{folder}:/usr/bin:/bin", "INDEX": "3", "POD_IP": "10.0.0.9", "ROLE": job})
 
     def test_a_worker_that_is_told_to_end_is_not_done(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -233,6 +244,17 @@ class KubernetesTest(unittest.TestCase):
             (run / "summary.json").write_text("{}\n")
             self.assertEqual(start(), "--resume")
             self.assertTrue(run.exists())
+
+    def test_of_two_coordinators_the_one_that_comes_too_late_follows(self):
+        """The standby takes the folder between the look at its lock and the start."""
+        taken = "exec 9>{0}/runs/job/lock; flock -n 9; sleep 60 >&- 2>&- & echo $! >{0}/holder; exit {1}"
+        for status in (1, 2):
+            with self.subTest(status), tempfile.TemporaryDirectory() as folder:
+                fake = f'[[ $* == *--standby* ]] && echo follows "$@" && exit 1\n' + taken.format(folder, status)
+                coordinator = self.script("coordinator", Path(folder), {"lockstep-coordinator": fake}, "standby.yaml")
+                self.assertRegex(coordinator.communicate()[0], r"^follows .*--standby --follow lockstep-standby-0-0.lockstep:7070\n$")
+                self.assertEqual(coordinator.wait(), 4)  # it could not, and the job goes on
+                os.kill(int(Path(folder, "holder").read_text()), signal.SIGKILL)
 
     def test_programs_know_their_options(self):
         known = {
