@@ -411,8 +411,15 @@ Status Joining::OnLevel(Member& from, const msg::Level& message) {
 
 void Joining::OnUnreachable(Member& from, const MemberId& peer) {
   const auto copying = copying_.find(from.id);
-  if (copying == copying_.end() || std::erase(copying->second.donors, peer) == 0) return;
-  if (!copying->second.donors.empty()) return;
+  if (copying == copying_.end()) return;
+  const std::vector<MemberId>& donors = copying->second.donors;
+  if (std::ranges::find(donors, peer) == donors.end()) return;
+  // It goes on with those that it reaches. What this one has given stays, so it stays a donor: its
+  // state may yet become doubtful.
+  const bool reaches_another = std::ranges::any_of(donors, [&](const MemberId& donor) {
+    return donor != peer && !job_->members.Broken(donor.worker, from.id.worker);
+  });
+  if (reaches_another) return;
   if (Copy(from, peer)) --copying->second.tries;  // the loss of a donor is not its fault
 }
 

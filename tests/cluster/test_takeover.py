@@ -383,6 +383,22 @@ class Rescue(ClusterTest):
         self.assertEqual(summary["samples_counted"], wanted["samples_counted"])
         self.assertEqual(summary["params_digest"], wanted["params_digest"])
 
+    def test_with_what_compression_has_kept_back(self):
+        options = {"job__rounds": 60, "job__coordinator_timeout": "1s", "exchange__compression": "topk", "checkpoint__residuals": "true"}
+        with Job(3, PACED, **options) as quiet:
+            wanted = quiet.start().finish()
+        with Job(3, PACED, **options) as job:
+            self.lose_coordinator(job)
+            round_ = self.saved(job, [f"worker{worker}" for worker in range(3)])
+            files = sorted(path.name for path in (job.run_dir / "checkpoints").glob(f"round-{round_ - 1:010}.residual-*"))
+            self.assertTrue(files)
+            summary = self.resume(job)
+            kept = [f"after round {round_ - 1}" in line for line in job.log("worker0").splitlines() if "had kept back" in line]
+            self.assertEqual(kept, [True], job.log("worker0"))
+            # A worker that had not heard of the last commit held the round before, and so has kept nothing of this one.
+            if len(files) == 3:
+                self.assertEqual(summary["params_digest"], wanted["params_digest"])
+
     def test_a_coordinator_that_comes_later_goes_on_from_it(self):
         with Job(2, PACED, job__rounds=60, job__coordinator_timeout="0s") as job:
             self.lose_coordinator(job)

@@ -435,6 +435,11 @@ class SessionImpl final : public Session {
       leave_untold_ = false;
     }
     search_.reset();
+    // The rescue file becomes a checkpoint.
+    if (residual_files_ && detached.held && detached.held->next > RoundId(0)) {
+      residual_files_->Due(RoundId(detached.held->next.value - 1));
+      contribution_->OnEnd(detached.applied, detached.copied);
+    }
     const std::string saved = Save(detached);
     compute_.End({.reason = fmt::format("{}; {}", *std::exchange(given_up_, std::nullopt), saved),
                   .failed = true,

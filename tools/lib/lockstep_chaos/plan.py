@@ -134,6 +134,8 @@ def _settings(draws, workers, torch, ucx, number):
     settings |= {"none": {}, "topk": {"exchange.compression": "topk", "exchange.topk_fraction": 0.1},
                  "powersgd": {"exchange.compression": "powersgd", "exchange.powersgd_rank": 4}, "bf16": {"exchange.dtype": "bf16"},
                  "fp16": {"exchange.dtype": "fp16"}, "stochastic": {"exchange.dtype": "bf16", "exchange.rounding": "stochastic"}}[coding]
+    if coding in ("topk", "powersgd"):
+        settings["checkpoint.residuals"] = "true"
     if count:
         settings["optimizer.replicas"] = count
     if quorum is not None:
