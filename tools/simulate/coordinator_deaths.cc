@@ -215,6 +215,11 @@ bool Simulation::CoordinatorDeaths::GoesOnWith(const JobFiles::Read& read) {
   LOCKSTEP_CHECK(file == JobFiles::File::kJournal,
                  "after a change of {} the journal is another one", name);
   if (count == 1 && read.journal.empty()) return false;  // it would begin anew
+  if (!read.journal.empty() && read.journal.back().held() == journal_.back().held()) {
+    // There were two lines of that commit: the last one told of a decision or a request, too.
+    Sometimes<"files: of a commit an earlier line is left">();
+    return false;
+  }
   const std::vector<coordinator::JournalEntry> before(journal_.begin(), journal_.end() - 1);
   LOCKSTEP_CHECK(LastOf(read.journal, count - 1) == LastOf(before, count - 1),
                  "after a change of {} the journal is another one", name);

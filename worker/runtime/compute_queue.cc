@@ -1,5 +1,6 @@
 #include "worker/runtime/compute_queue.h"
 
+#include <iterator>
 #include <utility>
 
 namespace lockstep::worker {
@@ -54,17 +55,30 @@ std::shared_ptr<const CommittedCounts> ComputeQueue::CountsBefore(RoundId round)
   return counts_;
 }
 
-// Told again with what a worker that was away is to take; a later attempt is over other parts.
+std::shared_ptr<const CommittedCounts> ComputeQueue::CountsOf(RoundId round) const {
+  for (auto at = last_counts_.rbegin(); at != last_counts_.rend(); ++at) {
+    if ((*at)->round == round) return *at;
+  }
+  return counts_;
+}
+
+// Told again with what a worker that was away is to take, perhaps behind newer ones; a later attempt
+// is over other parts.
 void ComputeQueue::Committed(const msg::Commit& commit) {
   std::lock_guard lock(mutex_);
-  if (counts_ &&
-      std::pair(commit.round, commit.attempt) <= std::pair(counts_->round, counts_->attempt)) {
-    return;
+  const std::pair what(commit.round, commit.attempt);
+  auto behind = last_counts_.end();
+  while (behind != last_counts_.begin()) {
+    const CommittedCounts& before = **std::prev(behind);
+    if (std::pair(before.round, before.attempt) == what) return;
+    if (std::pair(before.round, before.attempt) < what) break;
+    --behind;
   }
-  counts_ = std::make_shared<CommittedCounts>(
-      CommittedCounts{commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss,
-                      commit.metrics, commit.policy, commit.slow});
-  last_counts_.push_back(counts_);
+  last_counts_.insert(behind,
+                      std::make_shared<CommittedCounts>(CommittedCounts{
+                          commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss,
+                          commit.metrics, commit.policy, commit.slow}));
+  counts_ = last_counts_.back();
   if (last_counts_.size() > kKeptCounts) last_counts_.pop_front();
 }
 
@@ -127,7 +141,7 @@ ComputeQueue::Pick ComputeQueue::Next(Duration limit) {
     if (update_) {
       pick.kind = Pick::Kind::kUpdate;
       pick.update = *std::exchange(update_, std::nullopt);
-      pick.counts = counts_;
+      pick.counts = CountsOf(pick.update.round);
       return pick;
     }
     if (epoch_end_) {

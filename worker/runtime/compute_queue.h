@@ -80,7 +80,8 @@ class ComputeQueue {
     action::Orphaned orphaned;    // kOrphaned
     action::Detached detached;    // kDetached
     Ending ending;                // kEnd
-    // Null: nothing is committed yet. kEpochEnd: of the epoch's last round, where it is kept.
+    // Null: nothing is committed yet. kEpochEnd: of the epoch's last round, kUpdate: of that round,
+    // where it is kept.
     std::shared_ptr<const CommittedCounts> counts;
   };
 
@@ -128,6 +129,8 @@ class ComputeQueue {
 
   // The newest of the rounds before this one, else the newest of all.
   std::shared_ptr<const CommittedCounts> CountsBefore(RoundId round) const;
+  // Of that round, else the newest of all.
+  std::shared_ptr<const CommittedCounts> CountsOf(RoundId round) const;
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -144,7 +147,7 @@ class ComputeQueue {
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
   std::shared_ptr<const CommittedCounts> counts_;
-  std::deque<std::shared_ptr<const CommittedCounts>> last_counts_;  // of the last commits
+  std::deque<std::shared_ptr<const CommittedCounts>> last_counts_;  // of the last commits, ascending
   Ending ending_;
 };
 
