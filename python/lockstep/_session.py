@@ -230,8 +230,8 @@ class Work:
     """At an epoch's end: the parameters may be later ones. This worker has joined since, was behind and copied them, or computed
     asynchronously."""
     counted: Counted | None = None
-    """The newest round that is known to be committed; beside a run of a round it is the one before, with UPDATE that of the update, if
-    its commit was heard of. Of every kind but NONE."""
+    """The newest round that is known to be committed. Beside a run of a round it is the one before; with UPDATE it is that of the
+    update, if its commit was heard of. Of every kind but NONE."""
 
 
 class Session:

@@ -174,7 +174,7 @@ JobFiles::Read Simulation::CoordinatorDeaths::ReadFiles(bool reattach) {
     read = files.Start(term, reattach);
   }
   flip_.reset();
-  LOCKSTEP_CHECK(read.error.empty() && read.warning.empty(), "what is on disk is refused: {}{}",
+  LOCKSTEP_CHECK(read.error.empty() && read.warning.empty(), "the files are refused: {}{}",
                  read.error, read.warning);
   LOCKSTEP_CHECK(LastOf(read.journal, journal_.size()) == LastOf(journal_, journal_.size()),
                  "the journal on disk has\n{}and not\n{}", LastOf(read.journal, journal_.size()),

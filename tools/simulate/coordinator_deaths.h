@@ -56,7 +56,7 @@ class Simulation::CoordinatorDeaths {
   void Resume();
   void TakeOver();
   JobFiles::Read ReadFiles(bool reattach);
-  // What a program read from a file of which one bit had changed. True: the job goes on with that.
+  // `read`: from a file of which one bit had changed. True: the job goes on with that.
   bool GoesOnWith(const JobFiles::Read& read);
 
   Simulation* const simulation_;

@@ -34,7 +34,7 @@ class JobFiles {
   // --- as the coordinator's program (coordinator/shell/action_runner.cc). An error of the disk
   // ends the simulation: none is expected.
 
-  // What is on disk of a line whose writer was to die within it (TearNext).
+  // The line on disk, where its writer was to die within it (TearNext).
   enum class Written : std::uint8_t { kWhole, kTorn, kTornAtItsEnd };
   Written Note(const coordinator::JournalEntry& entry);
   Written Append(const coordinator::RoundRecord& record);
@@ -64,7 +64,7 @@ class JobFiles {
   bool Flip(File file);
   // As if the user had a copy from before that.
   void Restore();
-  // What an error names.
+  // By which an error names it.
   std::string NameOf(File file) const;
 
  private:

@@ -239,8 +239,8 @@ typedef struct lockstep_work {
   uint64_t steps;
   /* For each kind, where has_counted is not 0: the newest round that is known to be committed, the
    * number of samples that it counted, their mean loss, and their metrics. During a run of a round
-   * it is the one before; with UPDATE it is the round of the update, if this worker has heard of its
-   * commit. It is valid until the next lockstep_next. */
+   * it is the one before; with UPDATE it is the round of the update, if this worker has heard of
+   * its commit. It is valid until the next lockstep_next. */
   int32_t has_counted;
   uint32_t counted_epoch;
   uint64_t counted_round;

@@ -62,8 +62,8 @@ std::shared_ptr<const CommittedCounts> ComputeQueue::CountsOf(RoundId round) con
   return counts_;
 }
 
-// Told again with what a worker that was away is to take, perhaps behind newer ones; a later attempt
-// is over other parts.
+// Told again with what a worker that was away is to take, perhaps behind newer ones; a later
+// attempt is over other parts.
 void ComputeQueue::Committed(const msg::Commit& commit) {
   std::lock_guard lock(mutex_);
   const std::pair what(commit.round, commit.attempt);
@@ -74,10 +74,9 @@ void ComputeQueue::Committed(const msg::Commit& commit) {
     if (std::pair(before.round, before.attempt) < what) break;
     --behind;
   }
-  last_counts_.insert(behind,
-                      std::make_shared<CommittedCounts>(CommittedCounts{
-                          commit.round, commit.attempt, commit.epoch, commit.samples, commit.loss,
-                          commit.metrics, commit.policy, commit.slow}));
+  last_counts_.insert(behind, std::make_shared<CommittedCounts>(CommittedCounts{
+                                  commit.round, commit.attempt, commit.epoch, commit.samples,
+                                  commit.loss, commit.metrics, commit.policy, commit.slow}));
   counts_ = last_counts_.back();
   if (last_counts_.size() > kKeptCounts) last_counts_.pop_front();
 }

@@ -147,7 +147,8 @@ class ComputeQueue {
   std::atomic<bool> ended_{false};
   std::function<void()> wake_cancelled_;
   std::shared_ptr<const CommittedCounts> counts_;
-  std::deque<std::shared_ptr<const CommittedCounts>> last_counts_;  // of the last commits, ascending
+  std::deque<std::shared_ptr<const CommittedCounts>>
+      last_counts_;  // of the last commits, ascending
   Ending ending_;
 };
 

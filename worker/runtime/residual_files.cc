@@ -227,7 +227,7 @@ void ResidualFiles::Load(RoundId round, Residual* residual) {
 
 void ResidualFiles::Warn(const std::string& what) {
   if (std::exchange(warned_, true)) return;
-  spdlog::warn("what compression keeps back is not saved beside a checkpoint: {}", what);
+  spdlog::warn("no residual is saved beside a checkpoint: {}", what);
 }
 
 }  // namespace lockstep::worker

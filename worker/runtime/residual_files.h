@@ -1,5 +1,5 @@
-// With checkpoint.residuals: what compression keeps back, saved beside each checkpoint by each
-// worker that reaches the run directory, and read by the same worker when the job is resumed from
+// Residuals beside checkpoints (checkpoint.residuals). Each worker that reaches the run directory
+// saves there what compression keeps back. The same worker reads it when the job is resumed from
 // that checkpoint. docs/reference/run-directory.md has the form.
 //
 // Due, StartedFrom: any thread. The others: the compute thread. A file is written by a thread of
@@ -32,8 +32,8 @@ class ResidualFiles {
 
   // The job has the same directory, and this worker perhaps another number.
   void MoveTo(Place place);
-  // A checkpoint is made of the state after `round`. What is kept then is known when the next work
-  // begins.
+  // A checkpoint is made of the state after `round`. Only when the next work begins it is known
+  // what is kept then.
   void Due(RoundId round);
   // The parameters come from the checkpoint after `round`.
   void StartedFrom(RoundId round);
