@@ -112,6 +112,15 @@ Result<Term> NextTerm(const RunDirectory& directory) {
   return Term(term + 1);
 }
 
+// The job's config as its workers know it: they follow no coordinator that says another one. A
+// release that knows more keys would write it otherwise. `text`: as this one writes it.
+std::string TextForWorkers(const RunDirectory& directory, const std::string& text) {
+  const auto saved = directory.ReadFile("config.ini");
+  if (!saved) return text;
+  const auto config = ParseJobConfig(*saved, "config.ini", {});
+  return config && ToIni(*config) == text ? *saved : text;
+}
+
 // Tools on this machine find the job by http.address. The job's id tells them whether it still
 // answers there, since a killed process removes nothing.
 Status TellTools(RunDirectory& directory, const std::string& http, const std::string& job_id) {
@@ -287,6 +296,9 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
     journal = std::move(resumed->journal);
     if (loaded) parameters.resume = loaded->state;
     parameters.journal = journal.entries;
+    if (options.reattach && !journal.entries.empty()) {
+      parameters.config_text = TextForWorkers(**directory, parameters.config_text);
+    }
     if (!journal.entries.empty() && !journal.entries.back().policy.empty()) {
       parameters.config.policy.name = journal.entries.back().policy;
     }

@@ -107,6 +107,27 @@ class Takeover(ClusterTest):
                           job.log("coordinator"))
             check_epochs(self, job.rounds(), 2048)
 
+    def test_workers_are_told_the_config_that_they_know(self):
+        """As of an earlier release, which had fewer keys. Workers compare the text."""
+        with Job(2, PACED, job__rounds=ENDLESS, liveness__timeout="3s", checkpoint__every_rounds=5) as job:
+            job.start()
+            job.wait_for_rounds(10)
+            kill(job)
+            config = (job.run_dir / "config.ini").read_text()
+            fewer = config.replace("residuals = false\n", "")
+            self.assertNotEqual(fewer, config)
+            (job.run_dir / "config.ini").write_text(fewer)
+            take_over(job)
+            for worker in range(2):
+                wait_for("the reason", lambda name=f"worker{worker}": "is not followed: the job has other settings there" in job.log(name))
+                self.assertEqual(job.log(f"worker{worker}").count("is not followed"), 1)
+                job.processes[f"worker{worker}"].kill()
+                job.start_worker(worker, name=f"next{worker}")
+            since = len(job.rounds())
+            job.wait_for_rounds(since + 3)
+            job.interrupt()
+            self.assertEqual((job.run_dir / "config.ini").read_text(), fewer)
+
     def test_a_death_before_the_first_commit_costs_nothing(self):
         for options in ({}, {"optimizer__replicas": 2}):
             with self.subTest(options=options):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -68,6 +69,7 @@ Result<bool> CoordinatorSearch::Look() {
   // A coordinator of an earlier term, which was stopped and goes on, is not followed by anybody.
   Leave(why);
   found_.channel.reset();
+  if (joined || joined.error().code == ErrorCode::kInvalid) SayWhyNot(why);
   // Of several, another one may take this worker.
   const bool refused =
       !joined && joined.error().code == ErrorCode::kRefused && addresses_.size() == 1;
@@ -76,6 +78,14 @@ Result<bool> CoordinatorSearch::Look() {
                fmt::format("{}; no coordinator took over within {} "
                            "(job.coordinator_timeout): {}",
                            lost_, FormatDurationSeconds(Seconds(patience_)), why)};
+}
+
+// It is there, and would be asked again at once.
+void CoordinatorSearch::SayWhyNot(const std::string& why) {
+  if (std::exchange(said_, why) != why) {
+    spdlog::warn("the coordinator at {} is not followed: {}", found_.address, why);
+  }
+  std::this_thread::sleep_for(std::exchange(pause_, std::min(2 * pause_, kLongestPause)));
 }
 
 void CoordinatorSearch::Leave(const std::string& reason) {

@@ -51,6 +51,8 @@ class CoordinatorSearch {
   // Of the next address. Of several each but the last is tried once. At the last, where the
   // coordinator was that is gone, trying again is the pause between two turns.
   JoinPatience Next(Duration left);
+  // Once for each reason, and waits a moment.
+  void SayWhyNot(const std::string& why);
   // Why this is not the coordinator to follow; empty: it is.
   std::string WhyNot(const msg::Welcome& welcome) const;
 
@@ -58,6 +60,7 @@ class CoordinatorSearch {
   const std::vector<std::string> addresses_;
   std::size_t next_ = 0;
   Duration pause_;
+  std::string said_;  // the last reason
   const msg::Welcome& followed_;
   const Duration patience_;
   const std::string lost_;
