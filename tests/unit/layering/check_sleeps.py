@@ -29,6 +29,7 @@ ALLOWED = {
     "tools/bench/exchange_worker.cc": "stands for an accelerator that computes, where --idle says so",
     "tools/lib/lockstep_chaos/place.py": "looks at /proc again and again: no event tells that other processes' children have ended",
     "tools/experiments/peers/pytorch_script.py": "the emulated stragglers of bench-pytorch",
+    "tools/experiments/peers/faults_script.py": "the emulated accelerator and straggler of bench-faults",
     "tools/experiments/peers/lengths_script.py": "the emulated straggler of bench-lengths",
     "tests/python/torch_costs.py": "samples that take longer than others",
 }

@@ -1,4 +1,4 @@
-"""Starts and awaits the processes of bench-peers and bench-pytorch, and measures how busy the machine is meanwhile."""
+"""Starts and awaits the processes of bench-peers, bench-pytorch and bench-faults, and measures how busy the machine is meanwhile."""
 
 import os
 import resource
@@ -35,13 +35,22 @@ class Processes:
         print(f"{TOOL}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
 
-    def end(self):
+    def start(self, command, environment, log):
+        """Starts one that goes on until `end`; its output goes to the log."""
+        child = subprocess.Popen([str(word) for word in command], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                 start_new_session=True)
+        self.running.append(child)
+        return child
+
+    def end(self, patience=5):
+        """Ends all of them; what has not ended after so many seconds is killed."""
         for child in self.running:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGTERM)
+        until = time.monotonic() + patience
         for child in self.running:
             try:
-                child.wait(5)
+                child.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
