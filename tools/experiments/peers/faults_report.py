@@ -132,8 +132,8 @@ def torchft_history(all_processes, epoch_steps, until):
 
 
 def lockstep_history(all_processes, rounds, until):
-    """What counts is what the coordinator's record says of closed rounds. It speaks in seconds since the job's start, on a clock of its
-    own: no worker can begin a round before the round before it is committed, which gives the difference, to the shortest such time."""
+    """The coordinator's record says which samples closed rounds have, in seconds since the job's start. No worker begins a round before
+    the last one is committed: the shortest such time gives the difference of the clocks."""
     commits = {line["round"]: line["times"]["commit"] for line in rounds}
     begun = {}
     for process in all_processes:
@@ -198,8 +198,8 @@ def pauses(ends, kills, until):
 
 
 def rejoins(steps, all_processes, kills, until):
-    """For each kill seconds until the worker's next process has begun, until a step has its samples, and how many of these are the
-    system's own: behind the import of torch. None: not until the end."""
+    """For each kill: seconds until the worker's next process has begun, seconds until a step has its samples, and the system's own part of
+    these, behind the import of torch. None: not until the end."""
     result = []
     for at, rank in kills:
         back = next((process for process in all_processes if process.rank == rank and process.born > at), None)
@@ -251,7 +251,7 @@ def ratio(runs, key, base):
     return median([ours[run]["samples_per_s"] / theirs[run]["samples_per_s"] for run in ours if run in theirs and theirs[run]["samples_per_s"]])
 
 
-COLUMNS = ("model, faults", "system", "samples/s", "of its own", "of DDP's", "lost", "repeated", "rolled back", "shrunk steps", "pause s",
+COLUMNS = ("model, faults", "system", "samples/s", "x its own", "x DDP", "lost", "repeated", "rolled back", "shrunk steps", "pause s",
            "rejoin s", "start s", "join s", "rejoined", "loss", "distance")
 
 

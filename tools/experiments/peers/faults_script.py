@@ -1,12 +1,13 @@
 """One training script for bench-faults, as a user of each system writes it. Arguments: SYSTEM RANK FOLDER key=value ...
 
 SYSTEM: ddp (under torchrun), torchft (under one torchrun for each worker; RANK says which), lockstep (under lockstep run). Model, data,
-batches and the emulated time of a sample are the same in all: step s of an epoch takes the samples from s * global batch on, so systems
+batches and the emulated time of a sample are the same in all. Step s of an epoch takes the samples from s * global batch on, so systems
 that lose nothing go the same way. `lighthouse` serves torchft's workers, `compare A B START` prints how far apart two snapshots are.
 
-Each process appends what it does to FOLDER/records/PID.jsonl, a write for each line, so a kill loses none: `born`, `ready`, `begin` (a
-step and its samples), `end` (the step, as soon as it is over), `saved` (a checkpoint) and `probe` (the loss of fixed samples). Before
-`ready` it is `made`: torch is imported, and what follows is the system's own part of the start.
+Each process appends what it does to FOLDER/records/PID.jsonl. Each line is one write, so a kill loses none:
+  born, made, ready   the process begins; torch is imported; the system's own part of the start is over
+  begin, end          a step with its samples, and its end
+  saved, probe        a checkpoint; a snapshot with the loss of fixed samples
 """
 
 import datetime
@@ -33,7 +34,7 @@ class Records:
 
 
 class Run:
-    """What all systems share."""
+    """Has what all systems share."""
 
     def __init__(self, records, options):
         import torch
