@@ -205,6 +205,10 @@ class Table(unittest.TestCase):
                                     "1.2e-01"])
         self.assertEqual(cells[2][:5] + cells[2][9:], ["small, quiet", "ddp", "150", "1.00", "1.00", "-", "-", "-", "-", "-", "-", "-"])
 
+    def test_without_a_whole_epoch_nothing_is_said_of_lost_samples(self):
+        (line,) = report.table(report.rows({("small", "quiet", "ddp"): {1: figures(1, epoch_samples=0)}}, ["small"], ["quiet"], ["ddp"])).splitlines()[2:]
+        self.assertEqual([cell.strip() for cell in line.split("|")][6:9], ["-", "-", "0"])
+
     def test_equal_parameters_are_told(self):
         runs = {("small", "kill", "full"): {1: figures(1, distance=0.0, equal=True)}}
         self.assertIn("| same bits |", report.table(report.rows(runs, ["small"], ["kill"], ["full"])))

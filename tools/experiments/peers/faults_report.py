@@ -287,9 +287,10 @@ def table(all_rows):
     cells = [COLUMNS]
     for row in all_rows:
         killed = row["kills"] > 0
+        counted = [str(row[name]) if row["epoch_samples"] else "-" for name in ("lost", "repeated")]  # "-": no whole epoch
         distance = "same bits" if row["equal"] and all(row["equal"]) else text(row["distance"], ".1e")
         cells.append((f"{row['size']}, {row['scenario']}", row["system"], text(row["samples_per_s"], ".0f"), text(row["of_own"], ".2f"),
-                      text(row["of_ddp"], ".2f"), str(row["lost"]), str(row["repeated"]), str(row["recomputed"]),
+                      text(row["of_ddp"], ".2f"), *counted, str(row["recomputed"]),
                       f"{row['shrunk']} of {row['steps']}", text(row["pause_s"], ".1f"), text(row["rejoin_s"], ".1f"), text(row["start_s"], ".1f"),
                       text(row["join_s"], ".1f"),
                       f"{row['rejoined']} of {row['kills']}" if killed else "-", text(row["loss_difference"], "+.4f"), distance))
