@@ -1,11 +1,9 @@
-"""tools/experiments/bench-pytorch and bench-faults: small runs beside torch's own DistributedDataParallel."""
+"""tools/experiments/bench-pytorch: a small run beside torch's own DistributedDataParallel."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -42,25 +40,6 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(heading.split(), ["workers,", "pattern", "ddp", "flexrr"])
         self.assertRegex(row, r"^\s*2, late +\d+ +\d+ x\d+\.\d\d$")
         self.assertIn("run 1 of 1, 2 workers, late, samples a second: ddp ", done.stderr)
-
-
-class FaultsTest(unittest.TestCase):
-    def test_a_killed_worker_costs_no_sample(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([sys.executable, harness.TOOLS / "experiments" / "bench-faults", "--build-dir", harness.BIN.parent, "--python",
-                                   package.TORCH_PYTHON, "-n", "2", "--systems", "ddp,full", "--scenarios", "kill", "--seconds", "12", "--kill-every",
-                                   "10", "--json", "-"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=600 * harness.PATIENCE, check=False, env={**os.environ, "TMPDIR": folder})
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(os.listdir(folder), [])
-        result = json.loads(done.stdout)
-        self.assertEqual(result["notes"], [])
-        self.assertEqual([(row["scenario"], row["system"], row["kills"]) for row in result["rows"]],
-                         [("quiet", "ddp", 0), ("quiet", "full", 0), ("kill", "ddp", 1), ("kill", "full", 1)])
-        for row in result["rows"]:
-            self.assertEqual((row["lost"], row["repeated"]), (0, 0), row)
-            self.assertGreater(row["samples_per_s"], 0)
-        self.assertEqual([run["unseen"] for run in result["measured"] if run["system"] == "full"], [0, 0])
 
 
 if __name__ == "__main__":
