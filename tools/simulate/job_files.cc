@@ -13,8 +13,8 @@
 
 #include "base/check.h"
 #include "coordinator/checkpoint/checkpoint_manifest.h"
-#include "coordinator/journal/read_for_resume.h"
 #include "coordinator/record/write_json.h"
+#include "coordinator/shell/read_for_resume.h"
 
 namespace lockstep::simulate {
 namespace {

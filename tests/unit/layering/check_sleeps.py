@@ -26,6 +26,7 @@ ALLOWED = {
     "tests/python/torch_loader.py": "the emulated disk and model of a report in docs/reports; its tests are not slowed",
     "tests/unit/control_tools/slowdown_test.py": "polls /proc: the state of a process cannot be waited for",
     "tests/unit/control/channel_failure_test.cc": "the sleep is what is tested: an event loop that was stopped",
+    "worker/runtime/coordinator_search.cc": "the pause before it asks a coordinator again that it does not follow",
     "tools/bench/exchange_worker.cc": "stands for an accelerator that computes, where --idle says so",
     "tools/lib/lockstep_chaos/place.py": "looks at /proc again and again: no event tells that other processes' children have ended",
     "tools/experiments/peers/pytorch_script.py": "the emulated stragglers of bench-pytorch",

@@ -1,4 +1,4 @@
-#include "coordinator/journal/read_for_resume.h"
+#include "coordinator/shell/read_for_resume.h"
 
 #include <fmt/format.h>
 
