@@ -316,6 +316,7 @@ bool Truth::Finite() const {
 }
 
 void Truth::OnResumed(RoundId next, State state) {
+  taken_over_after_ = crashes_;
   commits_.clear();
   residuals_.Clear();
   sealed_.clear();
