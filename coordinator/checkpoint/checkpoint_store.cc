@@ -54,7 +54,7 @@ void RemoveOld(const fs::path& directory, std::uint32_t keep) {
     // The state first: without it the tensors count for nothing.
     fs::remove(valid[i], error);
     fs::remove(fs::path(valid[i]).replace_extension(".safetensors"), error);
-    // What workers have saved beside it (checkpoint.residuals).
+    // Then the residuals that workers have saved beside it (checkpoint.residuals).
     const std::string beside = valid[i].stem().string() + ".residual-";
     for (const auto& entry : fs::directory_iterator(directory, error)) {
       if (entry.path().filename().string().starts_with(beside)) fs::remove(entry, error);

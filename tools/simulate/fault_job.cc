@@ -478,42 +478,21 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (job.min_workers >= job.workers) added_mix.endless = false;
   const std::vector<Fault> added = DrawFaults(added_mix, job.workers, more);
   job.faults.insert(job.faults.end(), added.begin(), added.end());
-  if (draw.absences) {
-    RandomStream third(draw.seed, 7);
-    FaultMix absences;
-    absences.absences = true;
-    absences.until = draw.mix.until;
-    absences.mean_pause = draw.mix.mean_pause;
-    const std::vector<Fault> away = DrawFaults(absences, job.workers, third);
-    job.faults.insert(job.faults.end(), away.begin(), away.end());
-  }
-  if (draw.stalls) {
-    RandomStream fifth(draw.seed, 9);
-    FaultMix stalls;
-    stalls.stalls = true;
-    stalls.until = draw.mix.until;
-    stalls.mean_pause = draw.mix.mean_pause;
-    const std::vector<Fault> stalled = DrawFaults(stalls, job.workers, fifth);
-    job.faults.insert(job.faults.end(), stalled.begin(), stalled.end());
-  }
-  if (draw.takeovers) {
-    RandomStream sixth(draw.seed, 10);
-    FaultMix takeovers;
-    takeovers.takeovers = true;
-    takeovers.until = draw.mix.until;
-    takeovers.mean_pause = 2 * draw.mix.mean_pause;
-    const std::vector<Fault> deaths = DrawFaults(takeovers, job.workers, sixth);
-    job.faults.insert(job.faults.end(), deaths.begin(), deaths.end());
-  }
-  if (draw.files) {
-    RandomStream seventh(draw.seed, 11);
-    FaultMix files;
-    files.files = true;
-    files.until = draw.mix.until;
-    files.mean_pause = 2 * draw.mix.mean_pause;
-    const std::vector<Fault> damage = DrawFaults(files, job.workers, seventh);
-    job.faults.insert(job.faults.end(), damage.begin(), damage.end());
-  }
+  // Kinds that were added later have draws of their own, so that a seed's others are the same as
+  // without them.
+  const auto add = [&](bool FaultMix::*kind, std::uint64_t stream, int pause) {
+    RandomStream own(draw.seed, stream);
+    FaultMix only;
+    only.*kind = true;
+    only.until = draw.mix.until;
+    only.mean_pause = pause * draw.mix.mean_pause;
+    const std::vector<Fault> drawn = DrawFaults(only, job.workers, own);
+    job.faults.insert(job.faults.end(), drawn.begin(), drawn.end());
+  };
+  if (draw.absences) add(&FaultMix::absences, 7, 1);
+  if (draw.stalls) add(&FaultMix::stalls, 9, 1);
+  if (draw.takeovers) add(&FaultMix::takeovers, 10, 2);
+  if (draw.files) add(&FaultMix::files, 11, 2);
   if (draw.own_parameters) {
     // It falls during the initial broadcast, and in the first round, when the parameters are still
     // requested.

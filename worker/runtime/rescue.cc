@@ -26,6 +26,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "worker/runtime/open_file.h"
 
 namespace lockstep::worker {
 namespace {
@@ -49,26 +50,12 @@ constexpr std::size_t kMostJournal = 64u << 20;           // bytes; its writer k
 constexpr std::size_t kChecksumLength = 32;               // of a line of the journal, in hex
 constexpr Duration kPatience = std::chrono::minutes(10);  // with a worker that writes
 
-class File {
- public:
-  File(const fs::path& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 Error Failed(const fs::path& path, const char* doing) {
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
 }
 
 std::string ReadUpTo(const fs::path& path, std::size_t most) {
-  const File file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+  const OpenFile file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
   std::string text(file.get() < 0 ? 0 : most, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
@@ -207,7 +194,7 @@ Digest128 DigestOfAll(const RescueState& state) {
   return digest.Digest();
 }
 
-Status WriteAt(const File& file, const fs::path& path, std::uint64_t offset,
+Status WriteAt(const OpenFile& file, const fs::path& path, std::uint64_t offset,
                std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote =
@@ -221,7 +208,7 @@ Status WriteAt(const File& file, const fs::path& path, std::uint64_t offset,
 }
 
 // Where the file system cannot reserve, a full disk shows at the write.
-Status Reserve(const RescueState& state, const File& file, const fs::path& path) {
+Status Reserve(const RescueState& state, const OpenFile& file, const fs::path& path) {
   const std::uint64_t total =
       HeaderOf(state, {}).size() + state.tensors.size() * state.parameters * sizeof(float);
   if (::fallocate(file.get(), 0, 0, static_cast<off_t>(total)) != 0 && errno != EOPNOTSUPP &&
@@ -232,7 +219,7 @@ Status Reserve(const RescueState& state, const File& file, const fs::path& path)
 }
 
 // It is as long with any digest, and comes last: a file without it is none.
-Status WriteHeader(const RescueState& state, const Digest128& digest, const File& file,
+Status WriteHeader(const RescueState& state, const Digest128& digest, const OpenFile& file,
                    const fs::path& path) {
   const std::string header = HeaderOf(state, digest);
   if (Status wrote = WriteAt(file, path, 0, std::as_bytes(std::span(header))); !wrote) return wrote;
@@ -241,7 +228,7 @@ Status WriteHeader(const RescueState& state, const Digest128& digest, const File
 }
 
 Status WritePartial(const RescueState& state, const fs::path& path) {
-  const File file(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  const OpenFile file(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
   if (file.get() < 0) return Failed(path, "cannot be created");
   if (Status reserved = Reserve(state, file, path); !reserved) return reserved;
   const std::uint64_t data = HeaderOf(state, {}).size();
@@ -264,7 +251,7 @@ Status Publish(Status written, const fs::path& partial, const fs::path& folder) 
     ::unlink(partial.c_str());
     return written;
   }
-  const File directory(folder, O_RDONLY | O_DIRECTORY);
+  const OpenFile directory(folder, O_RDONLY | O_DIRECTORY);
   // Some network file systems cannot sync a folder.
   if (directory.get() < 0 || (::fsync(directory.get()) != 0 && errno != EINVAL)) {
     return Failed(folder, "cannot be brought to the disk");
@@ -293,7 +280,7 @@ std::set<std::uint32_t> ReadShards(const fs::path& list, const RescueState& stat
 
 Status WriteShards(const fs::path& list, const RescueState& state,
                    const std::set<std::uint32_t>& shards) {
-  const File file(list, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  const OpenFile file(list, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
   if (file.get() < 0) return Failed(list, "cannot be created");
   std::string text = state.run_id;
   for (const std::uint32_t shard : shards) text += fmt::format(" {}", shard);
@@ -303,7 +290,8 @@ Status WriteShards(const fs::path& list, const RescueState& state,
   return {};
 }
 
-Result<Digest128> DigestOfFile(const RescueState& state, const File& file, const fs::path& path) {
+Result<Digest128> DigestOfFile(const RescueState& state, const OpenFile& file,
+                               const fs::path& path) {
   std::vector<std::byte> chunk(kChunk);
   DigestStream digest;
   std::uint64_t at = HeaderOf(state, {}).size();
@@ -329,7 +317,7 @@ Status AddShards(const RescueState& state, const fs::path& partial, const fs::pa
   // Of a list whose file is gone nothing is there.
   std::error_code ignored;
   if (!fs::exists(partial, ignored)) shards->clear();
-  const File file(partial, O_RDWR | O_CREAT | O_NOFOLLOW);
+  const OpenFile file(partial, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (file.get() < 0) return Failed(partial, "cannot be created");
   if (Status reserved = Reserve(state, file, partial); !reserved) return reserved;
   const std::uint64_t data = HeaderOf(state, {}).size();
@@ -368,7 +356,7 @@ Result<std::string> SaveShards(const RescueState& state, const fs::path& folder)
 
 // False: another worker has it for longer than this one waits. A lock has no time-out, so a thread
 // waits for it that may outlast the wait.
-bool LockWithin(const std::shared_ptr<File>& file, Duration limit) {
+bool LockWithin(const std::shared_ptr<OpenFile>& file, Duration limit) {
   if (::flock(file->get(), LOCK_EX | LOCK_NB) == 0) return true;
   std::promise<bool> locked;
   std::future<bool> outcome = locked.get_future();
@@ -458,7 +446,7 @@ Result<std::string> SaveRescue(const RescueState& state) {
                  state.state_names.size());
   const fs::path folder = state.run_dir;
   if (Status right = CheckFolder(state, folder); !right) return right.error();
-  const auto lock = std::make_shared<File>(folder / kLock, O_RDWR | O_CREAT | O_NOFOLLOW);
+  const auto lock = std::make_shared<OpenFile>(folder / kLock, O_RDWR | O_CREAT | O_NOFOLLOW);
   if (lock->get() < 0) return Failed(folder / kLock, "cannot be opened");
   if (!LockWithin(lock, kPatience)) {
     return Error{ErrorCode::kTimeout,

@@ -14,6 +14,7 @@
 
 #include "base/digest.h"
 #include "base/log.h"
+#include "worker/runtime/open_file.h"
 #include "worker/runtime/rescue.h"
 
 namespace lockstep::worker {
@@ -22,21 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using Place = ResidualFiles::Place;
-
-class ResidualFd {
- public:
-  ResidualFd(const fs::path& path, int flags)
-      : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
-  ~ResidualFd() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  ResidualFd(const ResidualFd&) = delete;
-  ResidualFd& operator=(const ResidualFd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Error FileError(const fs::path& path, const char* doing) {
   return {ErrorCode::kIo, fmt::format("{}: {}: {}", path.string(), doing, std::strerror(errno))};
@@ -110,7 +96,7 @@ Status SaveResidual(const Place& place, RoundId round, std::span<const float> va
   const fs::path partial = path.string() + ".partial";
   const std::string head = HeadOf(place, round, values);
   {
-    const ResidualFd file(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+    const OpenFile file(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
     if (file.get() < 0) return FileError(partial, "cannot open");
     const bool written = WriteAll(file.get(), std::as_bytes(std::span(head))) &&
                          WriteAll(file.get(), std::as_bytes(values)) && ::fsync(file.get()) == 0;
@@ -127,7 +113,7 @@ Status SaveResidual(const Place& place, RoundId round, std::span<const float> va
 
 Status LoadResidual(const Place& place, RoundId round, std::span<float> values) {
   const fs::path path = PathOf(place, round);
-  const ResidualFd file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+  const OpenFile file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
   if (file.get() < 0 && errno == ENOENT) {
     return Error{ErrorCode::kNotFound, fmt::format("{}: there is none", path.string())};
   }

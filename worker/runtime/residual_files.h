@@ -57,7 +57,7 @@ class ResidualFiles {
   bool warned_ = false;
 };
 
-// One file, for tests. `parameters`: how many values it must have.
+// One file. To load it, `values` has as many as it must have; after an error they are undefined.
 Status SaveResidual(const ResidualFiles::Place& place, RoundId round,
                     std::span<const float> values);
 // kNotFound: there is none. kInvalid: it is another one's, or damaged.
