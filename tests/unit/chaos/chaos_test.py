@@ -12,8 +12,8 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools"
 sys.path.insert(0, str(TOOLS / "lib"))
-from lockstep_chaos import job, judge, leftovers, plan, processes, report, rounds  # noqa: E402
-from lockstep_chaos.faults import Happened  # noqa: E402
+from lockstep_chaos import disk, job, judge, leftovers, plan, processes, report, rounds  # noqa: E402
+from lockstep_chaos.faults import Faults, Happened  # noqa: E402
 
 SAMPLES, DIGEST, OTHER = 64, "a" * 64, "b" * 64
 ALL = {"torch", "hosts", "disk", "ucx"}
@@ -152,6 +152,26 @@ class LeftoversTest(Folder):
     def test_a_mount(self):
         self.assertEqual(leftovers.of_machine([], Path("/proc")), ["a mount is left: /proc"])
         self.assertEqual(leftovers.of_machine([], self.folder), [])
+
+
+class DiskTest(Folder):
+    @unittest.skipUnless(disk.can_be_made(tempfile.gettempdir()), "takes root, mkfs.ext4 and loop devices")
+    def test_a_full_disk_that_breaks_is_repaired_and_then_has_room(self):
+        with disk.Disk(self.folder) as small:
+            small.fill()
+            self.assertRaises(OSError, (small.path / "more").write_bytes, bytes(1 << 20))
+            small.break_it()
+            self.assertIs(small.make_room(), False)
+            small.repair()
+            self.assertIs(small.make_room(), True)
+            (small.path / "more").write_bytes(bytes(1 << 20))
+
+    def test_the_last_fault_ends_first(self):
+        faults, ended = Faults(plan.draw(1, 0, ALL), None, None), []
+        for kind in ("full-disk", "read-only-disk"):
+            faults.active.append((Happened(kind, "", frozenset(), 0, 0), lambda kind=kind: ended.append(kind)))
+        faults.end_all()
+        self.assertEqual((ended, faults.active), (["read-only-disk", "full-disk"], []))
 
 
 class PlanTest(unittest.TestCase):

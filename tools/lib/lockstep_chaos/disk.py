@@ -1,5 +1,6 @@
 """A small disk for a run directory: ext4 in a file, which can be filled up and which turns read-only as a broken one does. Needs root."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -54,7 +55,14 @@ class Disk:
             pass  # there was no room for its name either
 
     def make_room(self):
-        (self.path / FILLER).unlink(missing_ok=True)
+        """False: it has turned read-only meanwhile, and is repaired first."""
+        try:
+            (self.path / FILLER).unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            return False
+        return True
 
     def break_it(self):
         """The kernel believes that it has found an error, and turns the file system read-only."""

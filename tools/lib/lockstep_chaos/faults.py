@@ -51,8 +51,9 @@ class Faults:
             self._begin(self.pending.pop(0), now)
 
     def end_all(self):
-        """The launcher has ended. Once more after the last process: a disk is repaired then."""
-        for entry in list(self.active):
+        """The launcher has ended. Once more after the last process: a disk is repaired then. The last fault ends first, as one may lie over
+        another."""
+        for entry in list(reversed(self.active)):
             if entry[0].kind == "drain-worker" or entry[1]() is not False:
                 self._over(entry)
         for happened, asked in list(self.asked):
