@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -611,7 +612,15 @@ void RoundWork::Unfence(WorkerId worker, Time now) {
 // Without this a round of which everything was left out could never close: there would be no part
 // to commit, and nobody would have anything to do.
 void RoundWork::TakeBackLeftOut() {
-  if (with_units_ == 0 && pending_revokes_ == 0) units_.TakeBackLeftOut();
+  if (NothingCounts()) units_.TakeBackLeftOut();
+}
+
+bool RoundWork::NothingCounts() const {
+  if (pending_revokes_ > 0 || finished_ < with_units_) return false;
+  if (with_units_ == 0) return true;
+  return skipped_samples_ > 0 && std::ranges::none_of(shares_, [](const WorkerShare& share) {
+           return std::ranges::any_of(share.parts, std::not_fn(&SealedPart::is_void));
+         });
 }
 
 // The round's units stay the same ones, their samples are out already. The attempt of the plan is

@@ -92,6 +92,8 @@ class RoundWork {
   // Units that were left out become unassigned again when there is nothing else: a round needs a
   // part to close over.
   void TakeBackLeftOut();
+  // All that was given is done, and no part of it counts: each is void, or there is none.
+  bool NothingCounts() const;
   std::optional<Time> OldestRevoke() const;
   std::vector<WorkerId> RevokesBefore(Time t) const;
   // Makes all contributions void and all units unassigned, under a new plan without assignments.

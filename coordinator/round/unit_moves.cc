@@ -232,7 +232,8 @@ void UnitMoves::GiveTo(Member& taker, const std::vector<UnassignedUnit>& units) 
 // an answer that may change that. After that it unfences members, closes without the units, or
 // begins again: the first of these that ends the wait (I6).
 bool UnitMoves::Place(const policies::RoundView& view) {
-  bool without = view.with_units > 0 && job_->policy().closing->CanDoWithout(view);
+  const bool needed = work_->NothingCounts();  // there is nothing else to close over
+  bool without = !needed && view.with_units > 0 && job_->policy().closing->CanDoWithout(view);
   if (!without && SpreadFew()) return true;
   std::vector<Member*> level;
   std::vector<Member*> able;
@@ -271,7 +272,7 @@ bool UnitMoves::Place(const policies::RoundView& view) {
   }
   // Workers that cannot take more units have sealed, or begun to seal, both of their parts. The
   // round goes on without the units, and a later one computes them.
-  if (level.empty() && view.with_units > 0) {
+  if (level.empty() && view.with_units > 0 && !needed) {
     Sometimes<"moves: nobody can take more units">();
     without = true;
   }

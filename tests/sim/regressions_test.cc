@@ -63,6 +63,13 @@ INSTANTIATE_TEST_SUITE_P(
              "crash-coordinator@4.087961s,for=0.190542s --fault resume@4.303933s,for=0.055662s "
              "--fault one-way@4.848711s:1-0,for=4.496648s --fault "
              "crash-coordinator@6.242613s,for=0.130590s"},
+        // The round was cut while one worker computed, and what that one gave was not finite.
+        // Nobody had anything to do then, and there was nothing to close the round over.
+        Case{"NothingThatCountsIsLeftOfACutRound",
+             "--faults --seed 9791 --fault stop@0.078310s:0,for=2.870785s --fault "
+             "stop@0.243964s:2,for=0.053778s --fault stop@0.272774s:4,for=0.038870s --fault "
+             "stop@0.338951s:2,for=0.034672s --fault control-in@0.710800s:3,for=0.209964s --fault "
+             "stop@0.821696s:1,for=0.175646s"},
         // From the checkpoint, as nobody was left who held an entry of the journal. The coordinator
         // died while the workers were sent it. The records were cut back, and the journal did not
         // say so.
