@@ -307,6 +307,10 @@ struct Start {
   // has no units. Start is also sent when that round begins again, with a plan of a higher attempt.
   Plan plan;
   std::uint64_t total_samples_before = 0;
+  // As in Commit, of the state before plan.round. Only where no round follows, and the coordinator
+  // that committed the last one is gone. Sent to live workers, with kPeers, behind their first one.
+  std::optional<MemberId> checkpoint_writer = std::nullopt;
+  std::uint32_t evaluation = 0;
   bool operator==(const Start&) const = default;
 };
 

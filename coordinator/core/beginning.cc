@@ -99,10 +99,12 @@ void Beginning::StartRounds() {
     const StateSource source = held_ != nullptr ? StateSource::kHeld : StateSource::kCheckpoint;
     joining_->OnBegin(state.next_round, state.next_round == RoundId(0) ? FirstOnceMore() : source);
     if (held_ != nullptr && job_->sharded()) rounds_->GoOnWith(reattachment_.Holders());
-    rounds_->Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates, source);
+    const bool at_end = IsAtEnd(state, job_->start.config.job);
+    rounds_->Begin(Sampler(state.sampler, batch, units), state.next_round, state.updates, source,
+                   at_end);
     notes_->OnBegin(state);
     if (held_ != nullptr) TakeInOthers(count);
-    if (IsAtEnd(state, job_->start.config.job)) EndAtOnce(state);
+    if (at_end) EndAtOnce(state);
   } else {
     const StateSource source =
         initial_broadcast_->used() ? StateSource::kGiven : StateSource::kSeed;
@@ -119,12 +121,28 @@ void Beginning::StartRounds() {
 
 // The round that was planned for those that begin comes to nothing.
 void Beginning::EndAtOnce(const JobState& state) {
-  Sometimes<"resume: from the job's end">();
-  job_->Log(LogLevel::kInfo,
-            "the checkpoint after round {} is the job's last one: the workers have its parameters, "
-            "and the job ends",
-            RoundId(state.next_round.value - 1));
+  const RoundId last(state.next_round.value - 1);
+  if (held_ == nullptr) {
+    Sometimes<"resume: from the job's end">();
+    job_->Log(LogLevel::kInfo,
+              "the checkpoint after round {} is the job's last one: the workers have its "
+              "parameters, and the job ends",
+              last);
+  } else {
+    Sometimes<"reattachment: from the job's end">();
+    job_->Log(LogLevel::kInfo, "round {} was the job's last one, and the job ends", last);
+    last_held_ = LastHeld{state, rounds_->JoinPlan()};
+    last_held_->plan.assignments.clear();
+    // Who copies that state is told before the round that was planned is given up.
+    joining_->Advance();
+  }
   rounds_->StopSoon(job_->now());
+}
+
+bool Beginning::NothingIsLeft() const {
+  if (job_->start.journal.empty() || !job_->saved_round()) return false;
+  const JobState& state = job_->start.journal.back().state;
+  return IsAtEnd(state, job_->start.config.job) && job_->saved_round()->Next() == state.next_round;
 }
 
 // The job goes on from before its first round, of which nobody copies the state: others get it as

@@ -45,6 +45,15 @@ class Beginning {
   std::optional<Totals> ChooseState();
   // Once all have the parameters; until then it does nothing.
   void StartRounds();
+  // The job's last state, which workers hold: no round follows, and the coordinator that committed
+  // it did not come to the end.
+  struct LastHeld {
+    JobState state;
+    Plan plan;  // of the round that does not follow; nobody has units
+  };
+  const std::optional<LastHeld>& last_held() const { return last_held_; }
+  // Of such a job the last checkpoint is written as well: it needs no workers any more.
+  bool NothingIsLeft() const;
 
  private:
   std::optional<Totals> ChooseHeld();
@@ -65,6 +74,7 @@ class Beginning {
   JournalNotes* notes_;
   // That the job goes on from; null: none is, or nobody holds one.
   const JournalEntry* held_ = nullptr;
+  std::optional<LastHeld> last_held_;
   std::optional<JobState> cut_to_;  // the records, once that state is noted
 };
 

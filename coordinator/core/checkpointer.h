@@ -52,6 +52,8 @@ class Checkpointer {
   void OnCopied(const Member& from, const msg::Copied& message);
   void Tick();  // gives up a writer that does not write
   void OnSaved(RoundId round, const std::string& error);
+  // An earlier coordinator has written it.
+  void OnWritten(RoundId round) { decided_ = round; }
 
   // The state after `round` is saved, or cannot be.
   bool IsDecided(RoundId round) const { return decided_ == round; }

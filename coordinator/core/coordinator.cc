@@ -69,11 +69,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Make(StartParameters parameter
   if (const std::optional<JobState> newest = NewestState(parameters)) {
     const JobState& state = *newest;
     if (lockstep::Status may = CheckResume(state, parameters.config); !may) return may.error();
-    if (IsAtEnd(state, job) && !parameters.journal.empty()) {
-      return invalid(
-          "all rounds of the job are committed, and its coordinator was lost before the end. Its "
-          "workers save the parameters, and --resume makes a checkpoint of them");
-    }
   }
   const std::uint32_t min_workers =
       job.min_workers > 0 ? job.min_workers : policies::DefaultMinWorkers(*policy, computing);
@@ -173,6 +168,11 @@ void Coordinator::AdvanceAll() {
     if (job_.phase() == Phase::kFinished) return;
     if (job_.failure()) return ending_.Finish(JobOutcome::kFailed, *job_.failure());
     if (formation_.Advance()) BeginTraining();
+    if (beginning_.NothingIsLeft() && formation_.TooFewCame()) {
+      // Those that are not here have ended already, since they were told of the end.
+      Sometimes<"reattachment: nothing is left to do">();
+      return ending_.Finish(JobOutcome::kCompleted, "all rounds are done");
+    }
     if (job_.phase() == Phase::kTraining && !rounds_.begun()) beginning_.StartRounds();
     // A link that is connected again may make an eviction needless, so links come before the
     // rounds, which judge who reaches whom. Newcomers join at the rounds that were decided.
@@ -184,6 +184,7 @@ void Coordinator::AdvanceAll() {
     EndIfShort();
     if (rounds_.done() && job_.phase() == Phase::kTraining) {
       initial_broadcast_.End();
+      if (const auto& held = beginning_.last_held()) ending_.GoOnFrom(held->state, held->plan);
       ending_.Begin(stop_outcome_, stopping_, stopping_ ? stop_reason_ : "all rounds are done");
     }
     ending_.Advance();
@@ -333,7 +334,7 @@ bool Coordinator::MayHandOver() const {
   if (noted == nullptr || (last != nullptr && noted->state.next_round <= last->round())) {
     return false;
   }
-  return config.job.coordinator_timeout_s != 0 && !stopping_ && !IsAtEnd(noted->state, config.job);
+  return config.job.coordinator_timeout_s != 0 && !stopping_;
 }
 
 // Its slot is freed before the parts hear of it, so that no part counts it any more.

@@ -7,6 +7,15 @@
 #include "base/check.h"
 
 namespace lockstep::coordinator {
+namespace {
+
+// That of the last sample that was served; the sampler may stand at the next one's begin.
+Epoch EpochBefore(const SamplerState& sampler) {
+  const bool begins = sampler.uncounted == std::vector<SampleRange>{{0, sampler.epoch_samples}};
+  return Epoch(begins && sampler.epoch.value > 0 ? sampler.epoch.value - 1 : sampler.epoch.value);
+}
+
+}  // namespace
 
 // Members that are behind get one time-out to become level and end with the job's result.
 void Ending::Begin(JobOutcome outcome, bool early, std::string reason) {
@@ -29,10 +38,10 @@ void Ending::Advance() {
     if (!anybody) checkpointer_->GiveUp();
     // Both have deadlines of their own, and give up by themselves.
     if (evaluation_->running()) return;
-    const CommittedRound* last = rounds_->committed();
-    if (last != nullptr && anybody && !checkpointer_->IsDecided(last->round())) {
-      if (!checkpointer_->running()) AskForCheckpoint();     // its writer is out: another one
-      if (!checkpointer_->IsDecided(last->round())) return;  // else there is none
+    const msg::Commit* last = Last();
+    if (last != nullptr && anybody && !checkpointer_->IsDecided(last->round)) {
+      if (!checkpointer_->running()) AskForCheckpoint();   // its writer is out: another one
+      if (!checkpointer_->IsDecided(last->round)) return;  // else there is none
     }
     if (anybody && outcome_ == JobOutcome::kCompleted) {
       // Their time begins when they are back, which their absences' own ends see to.
@@ -56,8 +65,8 @@ void Ending::Advance() {
                   "the members' final parameters differ and no majority agrees");
   }
   // A job that ends without its last checkpoint has lost what it was run for, if that was asked.
-  const CommittedRound* last = rounds_->committed();
-  if (last != nullptr && checkpointer_->IsDecided(last->round()) &&
+  const msg::Commit* last = Last();
+  if (last != nullptr && checkpointer_->IsDecided(last->round) &&
       !checkpointer_->decided_error().empty()) {
     return Finish(JobOutcome::kFailed, fmt::format("the last checkpoint was not written: {}",
                                                    checkpointer_->decided_error()));
@@ -69,15 +78,63 @@ void Ending::Advance() {
 // is asked now has not.
 void Ending::AskForCheckpoint() {
   if (rounds_->lost_state().empty()) return SendLastAgain();
-  checkpointer_->OnSaved(rounds_->committed()->round(), rounds_->lost_state() + job_->ResumeText());
+  checkpointer_->OnSaved(Last()->round, rounds_->lost_state() + job_->ResumeText());
 }
 
 // Its writer is out, or it has become the last one only now: in both cases a member has to write
 // the job's last checkpoint.
 void Ending::SendLastAgain() {
-  LOCKSTEP_CHECK(rounds_->committed() != nullptr, "there is no last commit");
+  LOCKSTEP_CHECK(Last() != nullptr, "there is no last commit");
+  if (before_) return SendLastState(0);
   rounds_->SendAgain(checkpointer_->AtCommit(rounds_->committed()->commit(), rounds_->sampler(),
                                              /*epoch_ended=*/false, /*last=*/true));
+}
+
+const msg::Commit* Ending::Last() const {
+  if (const CommittedRound* last = rounds_->committed()) return &last->commit();
+  return before_ ? &before_->commit : nullptr;
+}
+
+// All that are live hold it, and vote on its checkpoint as they would after the commit.
+void Ending::GoOnFrom(const JobState& last, const Plan& plan) {
+  LOCKSTEP_CHECK(!begun_ && rounds_->committed() == nullptr && last.next_round.value > 0,
+                 "the job goes on from a last state that is none");
+  const std::uint32_t batch = job_->start.config.job.global_batch;
+  Before& before = before_.emplace(
+      Before{.commit = {}, .after = Sampler(last.sampler, batch, batch), .plan = plan});
+  before.commit.round = RoundId(last.next_round.value - 1);
+  before.commit.epoch = EpochBefore(last.sampler);
+  before.commit.update = last.updates;
+  const RoundId round = before.commit.round;
+  checkpointer_->OnClosed(round);
+  if (job_->saved_round() == round) checkpointer_->OnWritten(round);
+  const auto& evaluated = evaluation_->last();
+  std::uint32_t evaluation = 0;
+  if (!evaluated || evaluated->round != round) {
+    evaluation = evaluation_->AtCommit(round, before.commit.epoch, false, /*last=*/true);
+    evaluation_->OnClosed(round);
+  }
+  SendLastState(evaluation);
+  for (Member& member : job_->members.all()) {
+    if (member.live()) evaluation_->OnApplied(member, round);
+  }
+}
+
+void Ending::SendLastState(std::uint32_t evaluation) {
+  const RoundId round = before_->commit.round;
+  std::optional<MemberId> writer;
+  if (!checkpointer_->IsDecided(round)) {
+    writer = checkpointer_->AtCommit(before_->commit, before_->after, false, /*last=*/true);
+  }
+  if (!writer && evaluation == 0) return;
+  std::vector<MemberId> live;
+  for (const Member& member : job_->members.all()) {
+    if (member.live()) live.push_back(member.id);
+  }
+  msg::Start start{StateSource::kPeers, before_->plan, job_->closed().totals.samples_counted};
+  start.checkpoint_writer = writer;
+  start.evaluation = evaluation;
+  job_->Send(live, std::move(start));
 }
 
 // The wait is bounded, and only for members that are heard: I6 holds at the end as well.
@@ -138,8 +195,8 @@ void Ending::SayFinish(const std::string& reason, bool failed, bool early) {
 // A digest of another round than the last one does not count; its sender was still behind.
 Status Ending::OnFinal(Member& from, const msg::Final& message) {
   if (!finishing_) return Error{ErrorCode::kInvalid, "is done before the end"};
-  const CommittedRound* last = rounds_->committed();
-  const bool current = last == nullptr || message.round == last->round();
+  const msg::Commit* last = Last();
+  const bool current = last == nullptr || message.round == last->round;
   if (from.live() && current) digests_[from.id] = message.params_digest;
   return {};
 }

@@ -19,7 +19,9 @@
 #include "coordinator/core/checkpointer.h"
 #include "coordinator/core/evaluation.h"
 #include "coordinator/job/context.h"
+#include "coordinator/job/job_state.h"
 #include "coordinator/round/pipeline.h"
+#include "coordinator/round/sampler.h"
 
 namespace lockstep::coordinator {
 
@@ -28,6 +30,10 @@ class Ending {
   Ending(Job* job, Pipeline* rounds, Evaluation* evaluation, Checkpointer* checkpointer)
       : job_(job), rounds_(rounds), evaluation_(evaluation), checkpointer_(checkpointer) {}
 
+  // Before Begin, where an earlier coordinator committed the last round. `last` is the state after
+  // it; a checkpoint and an evaluation of it are made unless they are there. `plan` is of the round
+  // that does not follow.
+  void GoOnFrom(const JobState& last, const Plan& plan);
   // Called when all rounds are closed. `early`: there would have been more.
   void Begin(JobOutcome outcome, bool early, std::string reason);
   Status OnFinal(Member& from, const msg::Final& message);
@@ -44,7 +50,10 @@ class Ending {
   void HandOver(const std::string& reason);
 
  private:
+  // The last commit, or what of it is known here; null: there is none.
+  const msg::Commit* Last() const;
   void AskForCheckpoint();
+  void SendLastState(std::uint32_t evaluation);
   void SayFinish(const std::string& reason, bool failed, bool early);
   // A member that was behind is copying the job's final state.
   bool OthersCatchUp() const;
@@ -63,6 +72,12 @@ class Ending {
   bool finishing_ = false;  // Finish is sent
   Time deadline_;
   Time copied_by_ = kNever;  // who has not copied the last parameters by then ends without
+  struct Before {
+    msg::Commit commit;  // its round, epoch and update alone
+    Sampler after;
+    Plan plan;  // of the round that does not follow
+  };
+  std::optional<Before> before_;
   std::map<MemberId, std::string> digests_;  // of the parameters after the last round
 };
 

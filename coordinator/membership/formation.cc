@@ -406,6 +406,13 @@ void Formation::OnOut(const MemberId&) {
   }
 }
 
+bool Formation::TooFewCame() const {
+  const std::uint32_t ready = job_->members.Count(MemberState::kReady);
+  return job_->phase() == Phase::kGathering && join_deadline_ != kNever &&
+         job_->now() >= begin_deadline_ && ready < job_->min_workers() &&
+         (job_->now() >= join_deadline_ || job_->members.Count(MemberState::kJoining) == 0);
+}
+
 Time Formation::NextDeadline() const {
   if (job_->phase() == Phase::kGathering) {
     return job_->now() < begin_deadline_ ? begin_deadline_ : join_deadline_;

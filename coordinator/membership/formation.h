@@ -31,6 +31,8 @@ class Formation {
   void OnOut(const MemberId& member);
   // True when all that form reach each other, or the job goes on without some links: it can begin.
   bool Advance();
+  // When those that were in the job have had the time to come, they are fewer than a quorum.
+  bool TooFewCame() const;
   // After that: the links that the job begins without; of each the lower id comes first.
   struct Broken {
     MemberId a;

@@ -24,7 +24,7 @@ Pipeline::Pipeline(Job* job)
 
 // The first round has no commit that its plan could ride on, so it goes out with Start.
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,
-                     StateSource source) {
+                     StateSource source, bool at_end) {
   LOCKSTEP_CHECK(!begun() && job_->members.CountLive() > 0,
                  "the rounds begin twice, or for nobody");
   sampler_ = std::move(sampler);
@@ -35,8 +35,10 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
   }
   PlannedRound planned = planner_.PlanRound(first_round, 0, updates_, std::nullopt, &*sampler_);
   OrderAudits(&planned.plan);
-  job_->Send(planned.plan.members,
-             msg::Start{source, planned.plan, job_->closed().totals.samples_counted});
+  msg::Start start{source, planned.plan, job_->closed().totals.samples_counted};
+  at_end_ = at_end;
+  if (at_end) start.plan.assignments.clear();
+  job_->Send(planned.plan.members, std::move(start));
   open_.emplace(job_, &planner_, std::move(planned));
 }
 
@@ -46,7 +48,7 @@ void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates
 std::optional<RoundId> Pipeline::JoinAt() const {
   if (!begun()) return std::nullopt;
   // No member gets in any more; one that is behind may still copy the job's final state.
-  if (done_) return committed_ ? std::optional(committed_->round().Next()) : std::nullopt;
+  if (done_) return committed_ ? committed_->round().Next() : abandoned_;
   if (failing_over()) {
     if (committed_->phase() != CommittedRound::Phase::kStalled) return std::nullopt;
     return committed_->round();
@@ -306,7 +308,7 @@ Decision Pipeline::CheckCommitted() {
 // sent again without a next plan.
 Decision Pipeline::Abandon() {
   const RoundId round = open_->round();
-  job_->Log(LogLevel::kInfo, "round {} is abandoned", round);
+  if (!at_end_) job_->Log(LogLevel::kInfo, "round {} is abandoned", round);
   open_.reset();
   if (!committed_) {
     abandoned_ = round;

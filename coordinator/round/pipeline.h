@@ -78,8 +78,10 @@ class Pipeline {
   void GoOnWith(std::vector<std::vector<MemberId>> holders) {
     planner_.replicas().GoOnWith(std::move(holders));
   }
-  // All live members take part. `updates`: made before.
-  void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source);
+  // All live members take part. `updates`: made before. `at_end`: nobody computes anything, as all
+  // rounds of the job are done, and StopSoon follows.
+  void Begin(Sampler sampler, RoundId first_round, std::uint64_t updates, StateSource source,
+             bool at_end = false);
 
   // --- messages; an error is a violation of the protocol by the sender
   Status OnProgress(Member& from, const msg::Progress& message);
@@ -205,6 +207,7 @@ class Pipeline {
   bool stopping_ = false;
   Time stop_at_ = kNever;
   bool done_ = false;
+  bool at_end_ = false;  // from the begin
   RoundId abandoned_;  // the job stopped in it, and no round is committed: the first, or one again
 };
 

@@ -336,6 +336,59 @@ class Takeover(ClusterTest):
             check_epochs(self, job.rounds(), 2048)
 
 
+class AtTheEnd(ClusterTest):
+    """All rounds are committed, and the coordinator is killed before its workers have heard of the end."""
+
+    def run_to_the_end(self, **options):
+        """Worker 2 is stopped before the end, so the coordinator waits for it to apply the last round."""
+        with Job(3, policy__name="backup", emulate__unit_time="3ms", job__rounds=60, liveness__timeout="30s", checkpoint__every="0s",
+                 **options).start() as job:
+            job.wait_for_rounds(10)
+            job.processes["worker2"].send_signal(signal.SIGSTOP)
+            wait_for("the last commit", lambda: b'"next_round":60' in (job.run_dir / "journal").read_bytes())
+            self.assertNotIn("checkpoint after round 59", job.log("coordinator"))
+            kill(job)
+            job.processes["worker2"].send_signal(signal.SIGCONT)
+            take_over(job)
+            summary = self.check_end(job)
+            for worker in range(3):
+                self.assertEqual(job.wait(f"worker{worker}"), 0, job.log(f"worker{worker}"))
+                self.assertIn(f"this worker has the job's last parameters, SHA-256 {summary['params_digest']}", job.log(f"worker{worker}"))
+            log = job.log("coordinator")
+            self.assertIn("round 59 was the job's last one, and the job ends", log)
+            self.assertEqual(log.count("checkpoint after round 59"), 1)
+            self.assertEqual(len((job.run_dir / "evaluations.jsonl").read_text().splitlines()), 1)
+            # It is a whole one: a resumed job ends at once with the same parameters.
+            job.listen = "127.0.0.1:0"
+            job.start_coordinator("--resume")
+            for index in range(3):
+                job.start_worker(index)
+            self.assertEqual(job.finish()["params_digest"], summary["params_digest"])
+
+    def check_end(self, job):
+        summary = job.finish()
+        self.assertEqual((summary["status"], summary["rounds"], summary["reason"]), ("completed", 60, "all rounds are done"))
+        self.assertEqual([line["round"] for line in job.rounds()], list(range(60)))
+        self.assertGreater(summary["test_accuracy"], 0.2)
+        return summary
+
+    def test_the_next_one_does_what_is_left(self):
+        self.run_to_the_end()
+
+    def test_so_it_does_with_shards_of_the_state(self):
+        self.run_to_the_end(optimizer__replicas=2)
+
+    def test_when_all_have_ended_nobody_is_waited_for(self):
+        with Job(3, job__rounds=60, liveness__timeout="2s").start() as job:
+            self.check_end(job)
+            for worker in range(3):
+                self.assertEqual(job.wait(f"worker{worker}"), 0, job.log(f"worker{worker}"))
+            (job.run_dir / "summary.json").unlink()  # as if it had been killed before that
+            take_over(job)
+            self.check_end(job)
+            self.assertNotIn("joins", job.log("coordinator").splitlines()[-1])
+
+
 class StoodStill(ClusterTest):
     """The coordinator is stopped for longer than workers wait for it."""
 

@@ -105,6 +105,7 @@ class Checker {
   double Rate(double position) const;
   double SchedulePosition(RoundId round) const;
   void CheckRecord(const coordinator::RoundRecord& record);
+  Standing StandingNow(Epoch epoch) const;
   void CheckDelivered(const msg::Commit& m);
   void Release(const MemberId& member);
   void Out(const MemberId& member);
@@ -143,7 +144,7 @@ class Checker {
   std::optional<Epoch> epoch_;
   std::uint32_t epochs_ = 0;  // finished
   IntervalSet counted_;
-  std::map<RoundId, Standing> standings_;  // after rounds whose commit asks for a checkpoint
+  std::map<RoundId, Standing> standings_;  // after rounds of which a checkpoint is asked for
   std::uint64_t samples_ = 0;              // in records
   std::uint64_t requeued_ = 0;             // the same
 };

@@ -77,7 +77,8 @@ void Simulation::CoordinatorDeaths::EndJob(Duration length) {
 void Simulation::CoordinatorDeaths::Resume() {
   journal_.clear();
   torn_.reset();
-  down_ = last_commit_ = journal_cut_ = false;
+  down_ = journal_cut_ = false;
+  last_commit_.reset();
   std::optional<coordinator::JobState> checkpoint = simulation_->disk_->state;
   if (simulation_->files_) checkpoint = ReadFiles(/*reattach=*/false).checkpoint;
   simulation_->StartNextCoordinator(journal_, std::move(checkpoint));
@@ -91,10 +92,13 @@ void Simulation::CoordinatorDeaths::Resume() {
   }
 }
 
-// Before anything was noted the next one would begin the job anew; after the last commit there is
-// nothing to go on with.
+// Before anything was noted the next one would begin the job anew.
 bool Simulation::CoordinatorDeaths::MayDieAlone() const {
-  return !down_ && !simulation_->result_ && !journal_.empty() && !last_commit_;
+  return !down_ && !simulation_->result_ && !journal_.empty() && TellsOfAll();
+}
+
+bool Simulation::CoordinatorDeaths::TellsOfAll() const {
+  return !last_commit_ || journal_.back().state.next_round > *last_commit_;
 }
 
 void Simulation::CoordinatorDeaths::DieWithin(JobFiles::File file, Duration length) {
@@ -124,7 +128,7 @@ void Simulation::CoordinatorDeaths::DieAlone(Duration length) {
 
 // The coordinator that carries out its last action is replaced behind it.
 void Simulation::CoordinatorDeaths::HandOver() {
-  LOCKSTEP_CHECK(!down_ && !journal_.empty() && !last_commit_,
+  LOCKSTEP_CHECK(!down_ && !journal_.empty() && TellsOfAll(),
                  "a coordinator hands over what nobody can go on with");
   simulation_->queue_.After(Duration{}, [this] { DieAlone(Duration{}); });
 }
@@ -132,7 +136,8 @@ void Simulation::CoordinatorDeaths::HandOver() {
 void Simulation::CoordinatorDeaths::TakeOver() {
   next_.reset();
   taking_over_ = true;
-  down_ = last_commit_ = false;
+  down_ = false;
+  last_commit_.reset();
   std::optional<coordinator::JobState> checkpoint;
   if (simulation_->disk_) checkpoint = simulation_->disk_->state;
   if (!simulation_->files_) {

@@ -33,8 +33,7 @@ class Simulation::CoordinatorDeaths {
   bool Append(const coordinator::RoundRecord& record);
   bool dies() const { return dies_after_.has_value(); }
   void AfterStep();
-  // No entry tells of it.
-  void OnLastCommit() { last_commit_ = true; }
+  void OnLastCommit(RoundId round) { last_commit_ = round; }
 
   // All processes end, and a user resumes the job `length` later. Without a checkpoint from which
   // it can go on, nothing happens.
@@ -52,6 +51,8 @@ class Simulation::CoordinatorDeaths {
 
  private:
   bool MayDieAlone() const;
+  // Of the last commit of a job that was asked to end no entry tells.
+  bool TellsOfAll() const;
   void Keep(const coordinator::JournalEntry& entry);
   void Resume();
   void TakeOver();
@@ -64,7 +65,7 @@ class Simulation::CoordinatorDeaths {
   std::optional<Time> next_;
   std::vector<coordinator::JournalEntry> journal_;
   bool taking_over_ = false;  // and does not know yet from where it goes on
-  bool last_commit_ = false;  // was made
+  std::optional<RoundId> last_commit_;
   struct Torn {
     JobFiles::File file;
     Duration length;

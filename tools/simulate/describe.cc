@@ -127,7 +127,10 @@ struct ToWorkerWords {
     return fmt::format("MemberLeft {}: {}", m.member.worker, m.reason);
   }
   std::string operator()(const msg::Start& m) const {
-    return fmt::format("Start from {}: {}", Name(m.source), Describe(m.plan));
+    std::string text = fmt::format("Start from {}: {}", Name(m.source), Describe(m.plan));
+    if (m.evaluation != 0) text += fmt::format(", evaluation {}", m.evaluation);
+    if (m.checkpoint_writer) text += fmt::format(", checkpoint by {}", m.checkpoint_writer->worker);
+    return text;
   }
   std::string operator()(const msg::Commit& m) const { return Describe(m); }
   std::string operator()(const msg::Revoke& m) const {

@@ -61,6 +61,9 @@ struct Moment {
   bool Matches(std::string_view said) const;
 };
 
+// The moment of the commit behind which no round follows.
+inline constexpr char kLastCommit[] = "last commit";
+
 struct Fault {
   Duration at{};  // since the job's start, or since the moment
   FaultKind kind = FaultKind::kCrash;

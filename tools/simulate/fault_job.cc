@@ -493,6 +493,22 @@ FaultJob DrawFaultJob(const FaultDraw& draw) {
   if (draw.stalls) add(&FaultMix::stalls, 9, 1);
   if (draw.takeovers) add(&FaultMix::takeovers, 10, 2);
   if (draw.files) add(&FaultMix::files, 11, 2);
+  if (draw.takeovers) {
+    // What is left to do at the end is short, so a time that is drawn hardly ever falls there.
+    RandomStream last(draw.seed, 12);
+    const auto micros = [&last](std::uint64_t below) {
+      return Duration(std::chrono::microseconds(last.NextBelow(below)));
+    };
+    for (const char* words : {kLastCommit, "Finish"}) {
+      if (last.NextBelow(2) == 0) continue;
+      Fault fault;
+      fault.kind = FaultKind::kCrashCoordinator;
+      fault.moment = Moment{words, 1};
+      fault.at = micros(last.NextBelow(2) == 0 ? 300 : 20'000);
+      fault.length = micros(last.NextBelow(4) == 0 ? 5'000'000 : 300'000);
+      job.faults.push_back(fault);
+    }
+  }
   if (draw.own_parameters) {
     // It falls during the initial broadcast, and in the first round, when the parameters are still
     // requested.

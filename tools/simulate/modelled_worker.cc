@@ -110,6 +110,10 @@ void ModelledWorker::OnStart(const msg::Start& m) {
     machine_->own.Forget(round.Next());
   }
   Adopt(m.plan);
+  if (m.checkpoint_writer && has_state_ && next_ == round) {
+    TakePartInCheckpoint(
+        {RoundId(round.value - 1), Attempt(), m.checkpoint_writer, host_->now(), false});
+  }
 }
 
 void ModelledWorker::Adopt(const Plan& plan) {

@@ -120,7 +120,10 @@ std::vector<Fault> Simulation::FaultsToCome() const {
 template <class Message>
 void Simulation::Pass(const Message& message) {
   if (waiting_.empty()) return;
-  const std::string said = coordinator::Describe(message);
+  PassWords(coordinator::Describe(message));
+}
+
+void Simulation::PassWords(const std::string& said) {
   std::erase_if(waiting_, [&](Waiting& waiting) {
     const Moment& moment = *waiting.fault.moment;
     if (!moment.Matches(said) || ++waiting.passed < moment.count) return false;
@@ -343,7 +346,10 @@ void Simulation::Carry(const coordinator::Send& send) {
   if (hooks.on_send) hooks.on_send(send);
   Pass(*send.message);
   const auto* commit = std::get_if<msg::Commit>(send.message.get());
-  if (commit != nullptr && !commit->next) deaths_->OnLastCommit();
+  if (commit != nullptr && !commit->next) {
+    deaths_->OnLastCommit(commit->round);
+    PassWords(kLastCommit);
+  }
   for (const ConnectionId to : send.to) {
     busy_until_ += timing_.coordinator_cost;
     Process* process = Find(to);

@@ -185,6 +185,7 @@ class Simulation {
   void Inject(const Fault& fault);
   template <class Message>
   void Pass(const Message& message);
+  void PassWords(const std::string& said);
   Process* Find(coordinator::ConnectionId connection);
   Duration Delay(RandomStream& random);
   Time OutArrival(std::uint32_t machine, RandomStream& random);

@@ -146,7 +146,9 @@ void Fields(auto& f, Of<msg::Form> auto& m) {
 
 void Fields(auto& f, Of<msg::MemberLeft> auto& m) { f(m.member, Text(m.reason)); }
 
-void Fields(auto& f, Of<msg::Start> auto& m) { f(m.source, m.plan, m.total_samples_before); }
+void Fields(auto& f, Of<msg::Start> auto& m) {
+  f(m.source, m.plan, m.total_samples_before, m.checkpoint_writer, m.evaluation);
+}
 
 void Fields(auto& f, Of<msg::Commit> auto& m) {
   f(m.term, m.round, m.attempt, m.epoch, m.parts, m.owners, m.members, m.samples, m.scale,

@@ -56,6 +56,7 @@ void Core::Proceed() {
   sums_.Update();
   updates_->ShowEpochEnd();
   updates_->Advance();
+  TakeLastStateIfAsked();
   if (parameters_.level() && !parameters_.update() && !ending_.begun() && !orphaned_) {
     own_.BeginIfPossible(parameters_.next(), rounds_.SumsOf(parameters_.next()) != nullptr);
   }
@@ -333,6 +334,13 @@ void Core::OnStart(const msg::Start& m) {
     plan_ = m.plan;
     const auto known = rounds_.PlanOf(m.plan.round);
     if (known && *known < m.plan.attempt) PlanAnew(m.plan);
+    if (m.checkpoint_writer || m.evaluation != 0) {
+      // Another writer may be named while this worker still takes that state.
+      if (!last_) last_.emplace();
+      last_->round = RoundId(m.plan.round.value - 1);
+      last_->checkpoint_writer = m.checkpoint_writer;
+      if (m.evaluation != 0) last_->evaluation = m.evaluation;
+    }
     return;
   }
   const bool known = m.source != StateSource::kPeers;
@@ -558,6 +566,15 @@ void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
   }
   parameters_.NameWriter(*commit.checkpoint_writer);
   updates_->BeginCheckpoint(commit);
+}
+
+// Who holds a part of that state takes the rest first.
+void Core::TakeLastStateIfAsked() {
+  if (!last_ || !parameters_.level() || parameters_.update()) return;
+  const msg::Commit last = *std::exchange(last_, std::nullopt);
+  if (last.round.Next() != parameters_.next()) return;
+  evaluation_.OnApplied(last);
+  updates_->BeginCheckpoint(last);
 }
 
 // Why the parameters are not those after all that is committed; empty: they are.

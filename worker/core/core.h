@@ -94,6 +94,8 @@ class Core {
   void OnCoordinatorFound(const event::CoordinatorFound& e);
   void Detach();
   void WriteCheckpointIfAsked(const msg::Commit& commit);
+  // The same, and to evaluate, of the job's last state, which an earlier coordinator committed.
+  void TakeLastStateIfAsked();
   // Rounds are committed that are not in the parameters, and can be brought there.
   bool Unapplied() const {
     return parameters_.level() && (parameters_.update() || parameters_.next() < rounds_.expected());
@@ -140,6 +142,7 @@ class Core {
   // The last one that was heard of, perhaps not followed: who is about to catch up hears of the
   // open round's plan before it hears from where on.
   std::optional<Plan> plan_;
+  std::optional<msg::Commit> last_;     // of whose state something is wanted, once it is here
   bool orphaned_ = false;               // the coordinator is gone, and the next one is looked for
   bool detaching_ = false;              // it is there
   std::uint64_t checkpoint_bytes_ = 0;  // received and stored

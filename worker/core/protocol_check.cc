@@ -55,6 +55,9 @@ Status ProtocolCheck::Check(const msg::Start& m) {
     return Broken("it starts at round {} with parameters that this worker does not hold",
                   m.plan.round);
   }
+  if ((m.checkpoint_writer || m.evaluation != 0) && (!started_ || m.plan.round == RoundId(0))) {
+    return Broken("it wants the last state before round {}, and nothing has begun", m.plan.round);
+  }
   started_ = true;
   return {};
 }

@@ -389,25 +389,117 @@ TEST(Reattach, WhoHasTheFirstParametersGoesOnAndOthersBeginAnew) {
   EXPECT_THAT(s.text(), HasSubstr("worker 1 is in the job from round 0 on"));
 }
 
-// What is left of the last round of all is for a rescue; a coordinator has nothing to do there.
-TEST(Reattach, TheLastCommitIsNotedAndNobodyGoesOnFromIt) {
-  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
-  before.Begin();
-  for (std::uint32_t w : {0u, 1u}) before.Sealed(w);
-  before.AllPublishAndApply({0, 1});
-  for (std::uint32_t w : {0u, 1u}) before.Sealed(w);
-  ASSERT_EQ(before.journal().back().state.next_round, RoundId(2));
-  EXPECT_EQ(before.journal().back().record->round, RoundId(1));
-  StartParameters start;
-  start.workers = 2;
-  start.config.job.rounds = 2;
-  start.journal = before.journal();
-  start.journal.back().state.settings = SettingsToRemember(start.config);
-  const auto made = Coordinator::Make(std::move(start));
-  ASSERT_FALSE(made.ok());
-  EXPECT_THAT(made.error().message, HasSubstr("all rounds of the job are committed"));
+// A job of two rounds whose coordinator died behind the last commit.
+Story EndsAfter(Story* before, std::uint64_t test_samples = 0) {
+  before->Begin();
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t w : {0u, 1u}) before->Sealed(w);
+    if (round == 0) before->AllPublishAndApply({0, 1});
+  }
+  EXPECT_EQ(before->journal().back().state.next_round, RoundId(2));
+  EXPECT_EQ(before->journal().back().record->round, RoundId(1));
+  return Story("after", {.workers = 2,
+                         .min_workers = 2,
+                         .rounds = 2,
+                         .test_samples = test_samples,
+                         .journal = before->journal()});
 }
 
+TEST(Reattach, BehindTheLastCommitTheRestIsDone) {
+  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2, .test_samples = 40});
+  Story s = EndsAfter(&before, 40);
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.ReadyWith(w, before.journal().back().held());
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("round 1 was the job's last one, and the job ends"));
+  EXPECT_THAT(s.text(), HasSubstr("-> all: Start from its own parameters: plan 2 (epoch 0): owners "
+                                  "v0: 0 1, members 0 1\n"));
+  EXPECT_THAT(s.text(), HasSubstr("evaluation 1, checkpoint by 0"));
+  EXPECT_THAT(s.text(), Not(HasSubstr("Finish")));
+  for (std::uint32_t w : {0u, 1u}) s.TellState(w, 1);
+  s.Upload(0, 1);
+  s.Saved(1);
+  EXPECT_THAT(s.text(), HasSubstr("Evaluate"));
+  EXPECT_THAT(s.text(), Not(HasSubstr("Finish"))) << "the evaluation is not there yet";
+}
+
+TEST(Reattach, TheLastCheckpointThatIsThereIsNotWrittenAgain) {
+  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
+  EndsAfter(&before);
+  Story s("after", {.workers = 2,
+                    .min_workers = 2,
+                    .rounds = 2,
+                    .resume = before.journal().back().state,
+                    .journal = before.journal()});
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.ReadyWith(w, before.journal().back().held());
+  }
+  Form(&s);
+  EXPECT_THAT(s.text(), Not(HasSubstr("checkpoint by")));
+  EXPECT_THAT(s.text(), HasSubstr("Finish: all rounds are done"));
+}
+
+TEST(Reattach, WhoWasToWriteTheLastCheckpointMayBeLost) {
+  Story before("before", {.workers = 2, .min_workers = 1, .rounds = 2});
+  Story s = EndsAfter(&before);
+  for (std::uint32_t w : {0u, 1u}) {
+    s.Hello(w);
+    s.ReadyWith(w, before.journal().back().held());
+  }
+  Form(&s);
+  ASSERT_THAT(s.text(), HasSubstr("checkpoint by 0"));
+  s.Die(0);
+  EXPECT_THAT(s.text(), HasSubstr("checkpoint by 1"));
+  s.TellState(1, 1);
+  s.Upload(1, 1);
+  s.Saved(1);
+  EXPECT_THAT(s.text(), HasSubstr("Finish: all rounds are done"));
+}
+
+TEST(Reattach, WhoLacksTheLastRoundCopiesIt) {
+  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
+  Story s = EndsAfter(&before);
+  s.Hello(0);
+  s.ReadyWith(0, before.journal().back().held());
+  s.Hello(1);
+  s.ReadyWith(1, before.journal()[1].held());
+  Form(&s);
+  EXPECT_THAT(s.text(), HasSubstr("worker 1 catches up from worker 0"));
+  s.TellState(0, 1);
+  s.Upload(0, 1);
+  s.Saved(1);
+  EXPECT_THAT(s.text(), Not(HasSubstr("Finish"))) << "it copies yet";
+  s.From(1, msg::Level{RoundId(1), s.CopyOrder(1)});
+  EXPECT_THAT(s.text(), HasSubstr("Finish: all rounds are done"));
+}
+
+// They were told of the end, and have ended.
+TEST(Reattach, BehindTheLastCheckpointNobodyIsNeeded) {
+  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
+  EndsAfter(&before);
+  Story s("after", {.workers = 2,
+                    .min_workers = 2,
+                    .rounds = 2,
+                    .resume = before.journal().back().state,
+                    .journal = before.journal()});
+  s.Connect(0);
+  s.Die(0);
+  s.Wait(60);
+  EXPECT_TRUE(s.finished());
+  EXPECT_THAT(s.text(), HasSubstr("completed"));
+}
+
+TEST(Reattach, WithoutTheLastCheckpointSomebodyIsNeeded) {
+  Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
+  Story s = EndsAfter(&before);
+  s.Connect(0);
+  s.Die(0);
+  s.Wait(3600);
+  EXPECT_THAT(s.text(), HasSubstr("no worker joined in time"));
+}
 // --- with optimizer.replicas: each of three workers has its own shard and the next one's
 
 Story Sharded(const std::string& title, const std::vector<JournalEntry>& journal = {}) {

@@ -93,6 +93,15 @@ TEST_F(ProtocolCheckTest, StateIsTakenWholeAndInOrder) {
          "came to byte 0");
 }
 
+TEST_F(ProtocolCheckTest, TheLastStateIsAskedForBehindARound) {
+  msg::Start start{StateSource::kPeers, PlanOf(3), 0};
+  start.checkpoint_writer = kSelf;
+  EXPECT_EQ(EndOf({StartWith(PlanOf(3)), start}), "");
+  Breaks({start}, "wants the last state before round 3");
+  start.plan.round = RoundId(0);
+  BreaksAfterStart(start, "wants the last state before round 0");
+}
+
 TEST_F(ProtocolCheckTest, OneWorkersParametersComeWholeOrAreTheOwn) {
   const msg::Start start{StateSource::kGiven, PlanOf(0), 0};
   EXPECT_EQ(EndOf({Chunk(0, 0, 8), Chunk(0, 0, kTensorBytes), start}), "") << "another one's";

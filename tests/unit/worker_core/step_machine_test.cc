@@ -587,6 +587,36 @@ TEST_F(StepMachineTest, WhoeverWritesACheckpointEachTellsItsDigestOfTheState) {
   EXPECT_EQ(All<action::TakeSnapshot>().size(), 1u);
 }
 
+// The coordinator that committed the last round is gone, and nobody commits another one.
+TEST_F(StepMachineTest, OfTheLastStateThatItHoldsItTakesWhatIsWanted) {
+  MachineConfig config = Config();
+  config.held = HeldParameters{Term(1), RoundId(7), Attempt(0)};
+  machine_ = StepMachine(config, Layout({{0, 4096}}, 4 * 4096));
+  Do(event::PeerUp{kPeer, "test"});
+  Tell(msg::Start{StateSource::kHeld, MakePlan(7, 0), 0});
+  EXPECT_TRUE(All<action::TakeSnapshot>().empty());
+  msg::Start start{StateSource::kPeers, MakePlan(7, 0), 0};
+  start.checkpoint_writer = kPeer;
+  start.evaluation = 3;
+  Tell(start);
+  ASSERT_EQ(All<action::DigestReplica>().size(), 1u);
+  ASSERT_EQ(All<action::TakeSnapshot>().size(), 1u);
+  EXPECT_EQ(All<action::TakeSnapshot>()[0].kind, action::SnapshotKind::kEvaluation);
+  const auto snapshot = All<action::TakeSnapshot>()[0].op;
+  Do(event::OpDone{All<action::DigestReplica>()[0].op, false, 0, "", {1, 2}});
+  EXPECT_EQ(Told<msg::ReplicaDigest>(), (msg::ReplicaDigest{RoundId(6), Attempt(0), {1, 2}}));
+  Do(event::OpDone{snapshot, false, 0, ""});
+  // That one is lost, and this one writes.
+  start.checkpoint_writer = kSelf;
+  start.evaluation = 0;
+  Tell(start);
+  EXPECT_EQ(All<action::DigestReplica>().size(), 1u);
+  ASSERT_EQ(All<action::TakeSnapshot>().size(), 1u);
+  EXPECT_EQ(All<action::TakeSnapshot>()[0].kind, action::SnapshotKind::kCheckpoint);
+  Tell(msg::Evaluate{3, RoundId(6), {0, 4}});
+  EXPECT_EQ(All<action::EvaluateChunk>().size(), 1u);
+}
+
 TEST_F(StepMachineTest, FinishReportsTheDigest) {
   Begin(0);
   Tell(msg::Finish{"done", false});
