@@ -38,7 +38,7 @@ class Channel(Protocol):
 
 
 class Folder:
-    """A Channel on one machine. Nobody but this user may write there."""
+    """A Channel on one machine. Nobody but this user may write there. It goes with the job."""
 
     restarts = True
 
@@ -46,15 +46,25 @@ class Folder:
         self._path = Path(path)
 
     def put(self, name: str, data: bytes) -> None:
-        with tempfile.NamedTemporaryFile(dir=self._path, delete=False) as file:
-            file.write(data)
-        os.replace(file.name, self._path / name)
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._path, delete=False) as file:
+                file.write(data)
+            os.replace(file.name, self._path / name)
+        except FileNotFoundError:
+            raise self._gone() from None
+        except OSError as error:
+            raise JobFailed(f"the state to begin with cannot be passed on: {self._path}: {error.strerror}") from None
 
     def get(self, name: str) -> bytes | None:
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
+            if not self._path.is_dir():
+                raise self._gone() from None
             return None
+
+    def _gone(self) -> JobFailed:
+        return JobFailed(f"the job that this worker was started for has ended: its folder {self._path} is gone")
 
 
 def share(channel: Channel, worker: int, model: nn.Module, more: Mapping[str, torch.Tensor] | None = None) -> None:

@@ -341,6 +341,18 @@ class MeetingTest(LauncherTest):
             assert not os.path.exists("ran")
             """)
 
+    def test_a_worker_that_comes_when_its_job_has_ended_says_so(self):
+        self.assert_passes("""
+            os.mkdir("job")
+            folder = _initial.Folder("job")
+            assert folder.get("initial") is None
+            os.rmdir("job")
+            for worker in (0, 1):
+                refused(JobFailed, "has ended: its folder job is gone", lambda: _initial.share(folder, worker, torch.nn.Linear(2, 2)))
+            open("job", "w").close()  # what else may be wrong
+            refused(JobFailed, "the state to begin with cannot be passed on: job: Not a directory", lambda: folder.put("initial", b"1"))
+            """)
+
     def test_with_a_secret_file_what_comes_out_of_the_store_is_proven(self):
         self.assert_passes("""
             for name in ("secret", "other"):
