@@ -533,7 +533,11 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
             return status;
           },
           [&](msg::NotFinite& m) { return rounds_.OnNotFinite(from, m); },
-          [&](msg::Audited& m) { return rounds_.OnAudited(from, m); },
+          [&](msg::Audited& m) {
+            Status status = rounds_.OnAudited(from, m);
+            notes_.OnAudits();
+            return status;
+          },
           [&](msg::Costs& m) { return rounds_.OnCosts(from, m); },
           [](msg::Noted&) -> Status {
             return Error{ErrorCode::kInvalid, "answers as a standby does"};

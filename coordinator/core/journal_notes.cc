@@ -42,10 +42,16 @@ void JournalNotes::OnSlowdowns() {
   if (last_) Note(*last_);
 }
 
+void JournalNotes::OnAudits() {
+  if (last_ && last_->wrong_devices.size() < job_->wrong_devices().size()) Note(*last_);
+}
+
 void JournalNotes::Note(JournalEntry entry) {
   entry.term = job_->start.term;
   entry.policy = policy_;
   entry.slowdowns = slowdowns_->Asked();
+  entry.audit = rounds_->audits();
+  entry.wrong_devices = job_->wrong_devices();
   entry.members.clear();
   for (const Member& member : job_->members.all()) {
     // A newcomer that is not ready may never be.

@@ -31,6 +31,8 @@ class JournalNotes {
   void OnDecision();
   // A request has changed the slow-downs.
   void OnSlowdowns();
+  // A worker may have been found that computes wrong gradients.
+  void OnAudits();
   // Counts from the next entry on: the policy that was asked for at run time.
   void SetPolicy(std::string name) { policy_ = std::move(name); }
 

@@ -69,7 +69,8 @@ Job::Job(StartParameters parameters, policies::Policy rules, std::uint32_t quoru
       agreed(AgreedBy(start)),
       closed(ClosedBefore(start)),
       saved_round(SavedBefore(start)),
-      emulation(Emulation{start.config.emulate.unit_time_s, {}}) {}
+      emulation(Emulation{start.config.emulate.unit_time_s, {}}),
+      wrong_devices(start.journal.empty() ? WrongDevices() : start.journal.back().wrong_devices) {}
 
 std::optional<Leaving> Job::Take(std::deque<Leaving>& from) {
   if (from.empty()) return std::nullopt;

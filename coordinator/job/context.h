@@ -125,8 +125,7 @@ struct Job {
   Owned<std::optional<RoundId>, class Checkpointer> saved_round;
   Owned<Emulation, class Slowdowns> emulation;
   Owned<bool, class OpenRound> said_metric_left_out;  // once for the job
-  // Where wrong gradients were computed (audits.h): host, its id, and device.
-  Owned<std::set<std::array<std::string, 3>>, class Pipeline> wrong_devices;
+  Owned<WrongDevices, class Pipeline> wrong_devices;
   // The latest time that two did not reach each other any more.
   Owned<Time, class BrokenEdges> edge_broke_at;
 

@@ -57,6 +57,9 @@ struct JournalEntry {
   std::vector<WorkerId> members = {};
   // With optimizer.replicas: all holders had the sums, and were or are to be told to apply them.
   bool decided = false;
+  // The findings of audits. Workers on these devices are not taken into the job again.
+  AuditRecord audit = {};
+  WrongDevices wrong_devices = {};
 
   HeldParameters held() const { return {term, state.next_round, attempt}; }
 };

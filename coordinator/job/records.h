@@ -3,10 +3,12 @@
 // except JobStatus.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -156,7 +158,11 @@ struct AuditRecord {
   std::uint64_t units = 0;      // that were computed by two workers or more
   std::uint64_t differed = 0;   // of these
   std::vector<WorkerId> wrong;  // were put out
+  bool operator==(const AuditRecord&) const = default;
 };
+
+// Where wrong gradients were computed: host, its id, and device.
+using WrongDevices = std::set<std::array<std::string, 3>>;
 
 // A job on virtual time.
 struct SimulatedRecord {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -86,6 +87,37 @@ std::vector<WorkerId> MembersFrom(const Json& ranges) {
   return members;
 }
 
+Json AuditJson(const JournalEntry& entry) {
+  Json audit = {
+      {"units", entry.audit.units}, {"differed", entry.audit.differed}, {"wrong", Json::array()}};
+  for (const WorkerId worker : entry.audit.wrong) audit["wrong"].push_back(worker.value);
+  audit["devices"] = entry.wrong_devices;
+  return audit;
+}
+
+void ReadAudit(const Json& json, JournalEntry* entry) {
+  const auto list = [&](const char* key) -> const Json& {
+    const Json& found = Member(json, key);
+    if (!found.is_array() || found.size() > kMaxWorkers) {
+      throw JsonRangeError(fmt::format("{} is no list of workers", key));
+    }
+    return found;
+  };
+  entry->audit.units = CountFrom<std::uint64_t>(Member(json, "units"), "units");
+  entry->audit.differed = CountFrom<std::uint64_t>(Member(json, "differed"), "differed");
+  for (const Json& worker : list("wrong")) {
+    entry->audit.wrong.push_back(WorkerId(CountFrom<std::uint32_t>(worker, "wrong")));
+  }
+  for (const Json& device : list("devices")) {
+    const auto is_text = [](const Json& part) { return part.is_string(); };
+    if (!device.is_array() || device.size() != 3 || !std::ranges::all_of(device, is_text)) {
+      throw JsonRangeError("devices has what is none");
+    }
+    entry->wrong_devices.insert(
+        {device[0].get<std::string>(), device[1].get<std::string>(), device[2].get<std::string>()});
+  }
+}
+
 // `lasting`: of the entries before it; taken over where this one brings its own.
 Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
   JournalEntry entry;
@@ -117,6 +149,7 @@ Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
       if (!decided->is_boolean()) return Wrong("decided is neither true nor false");
       entry.decided = decided->get<bool>();
     }
+    if (const auto audit = json.find("audit"); audit != json.end()) ReadAudit(*audit, &entry);
   } catch (const JsonRangeError& error) {
     return Wrong(error.what());
   }
@@ -225,6 +258,7 @@ std::string JournalFile::LineOf(const JournalEntry& entry, bool lasting) const {
   };
   if (!entry.members.empty()) json["members"] = MembersJson(entry.members);
   if (entry.decided) json["decided"] = true;
+  if (entry.audit.units > 0 || !entry.wrong_devices.empty()) json["audit"] = AuditJson(entry);
   if (lasting) json["job"] = LastingToJson(entry.state);
   // The record is text already, and by far the longest of it.
   std::string text = Dump(json);

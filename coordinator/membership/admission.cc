@@ -248,6 +248,15 @@ std::string Admission::SettingsMismatch(const msg::Hello& hello) const {
   return fmt::format("its program sets {}, where the first worker's program set {}", says, said);
 }
 
+// With the coordinator before this one; it may have the device of another worker that was put out.
+bool Admission::WasInTheJob(const msg::Hello& hello) const {
+  if (job_->start.journal.empty() || !hello.wanted) return false;
+  const WorkerId worker = *hello.wanted;
+  return std::ranges::binary_search(job_->start.journal.back().members, worker) &&
+         worker.value < job_->members.slots() &&
+         job_->members.at(worker).id.incarnation == Incarnation(0);
+}
+
 void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message) {
   LOCKSTEP_CHECK(strangers_.contains(connection), "the first message comes twice");
   const msg::Hello* hello = std::get_if<msg::Hello>(&message);
@@ -259,7 +268,8 @@ void Admission::OnFirst(ConnectionId connection, const msg::FromWorker& message)
   }
   if (std::string difference = SettingsMismatch(*hello); !difference.empty())
     return Refuse(connection, std::move(difference));
-  if (job_->wrong_devices().contains({hello->host, hello->host_id, hello->device})) {
+  if (job_->wrong_devices().contains({hello->host, hello->host_id, hello->device}) &&
+      !WasInTheJob(*hello)) {
     return Refuse(connection, fmt::format("{} of host {} has computed wrong gradients in this job "
                                           "(audit.share): start this worker on another one",
                                           hello->device, hello->host));

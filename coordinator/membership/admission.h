@@ -55,6 +55,7 @@ class Admission {
   // The newest decision of the coordinator before (msg::Welcome::decided).
   std::optional<HeldParameters> Decided() const;
   // Describes how this program's settings differ from the others'; empty: they do not.
+  bool WasInTheJob(const msg::Hello& hello) const;
   std::string SettingsMismatch(const msg::Hello& hello) const;
 
   Job* job_;

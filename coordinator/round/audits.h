@@ -10,7 +10,8 @@
 // differ by audit.tolerance times the gradient's norm, as their sketches tell it.
 //
 // Pure: plans and answers in, orders and findings out. The state is a few numbers for each of the
-// last rounds. A coordinator that takes over begins without suspects.
+// last rounds. A coordinator that takes over begins without suspects, and knows who was
+// wrong before.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -45,7 +47,9 @@ class Audits {
     std::optional<MemberId> worker = std::nullopt;
   };
 
-  explicit Audits(Options options) : options_(options) {}
+  // `before`: what an earlier coordinator of the job has found.
+  explicit Audits(Options options, AuditRecord before = {})
+      : options_(options), record_(std::move(before)) {}
 
   // Orders for a round's plan: at most one for each assignment's first unit. `able`: the members
   // that can compute its units, with assignments or without, ascending.

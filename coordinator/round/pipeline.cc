@@ -20,7 +20,8 @@ Pipeline::Pipeline(Job* job)
       edges_(job),
       audits_({.share = job->start.config.audit.share,
                .tolerance = job->start.config.audit.tolerance,
-               .seed = job->start.config.job.seed}) {}
+               .seed = job->start.config.job.seed},
+              job->start.journal.empty() ? AuditRecord() : job->start.journal.back().audit) {}
 
 // The first round has no commit that its plan could ride on, so it goes out with Start.
 void Pipeline::Begin(Sampler sampler, RoundId first_round, std::uint64_t updates,

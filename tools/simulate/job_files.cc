@@ -206,9 +206,11 @@ std::string InWords(const coordinator::JournalEntry& entry) {
   std::string members;
   for (const WorkerId member : entry.members) members += fmt::format(" {}", member);
   return fmt::format(
-      "term {}, attempt {}, policy {}, slow-downs {}, members{}, decided {}, state {}, record {}",
+      "term {}, attempt {}, policy {}, slow-downs {}, members{}, decided {}, audits {} {} {}, {} "
+      "wrong devices, state {}, record {}",
       entry.term, entry.attempt ? fmt::format("{}", *entry.attempt) : "none", entry.policy,
-      entry.slowdowns, members, entry.decided, coordinator::ToJson(state),
+      entry.slowdowns, members, entry.decided, entry.audit.units, entry.audit.differed,
+      entry.audit.wrong.size(), entry.wrong_devices.size(), coordinator::ToJson(state),
       entry.record ? coordinator::RoundLine(*entry.record) : "none");
 }
 

@@ -51,6 +51,8 @@ JournalEntry Entry(std::uint64_t next, std::optional<std::uint32_t> attempt = 0,
   entry.policy = "flexrr";
   entry.slowdowns = "worker=1,factor=2\n";
   entry.members = {WorkerId(0), WorkerId(1), WorkerId(5)};
+  entry.audit = {40, 2, {WorkerId(1)}};
+  entry.wrong_devices = {{"node-1", "boot-id", "cuda:0"}};
   return entry;
 }
 
@@ -97,6 +99,8 @@ TEST_F(JournalTest, ComesBackAsItWas) {
   EXPECT_EQ(entry.policy, "flexrr");
   EXPECT_EQ(entry.slowdowns, "worker=1,factor=2\n");
   EXPECT_EQ(entry.members, wanted.members);
+  EXPECT_EQ(entry.audit, wanted.audit);
+  EXPECT_EQ(entry.wrong_devices, wanted.wrong_devices);
 }
 
 TEST_F(JournalTest, AnotherAttemptTakesThePlaceOfTheOneBefore) {
