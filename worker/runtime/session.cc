@@ -8,13 +8,10 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/emulated_unit.h"
-#include "base/ini.h"
 #include "base/log.h"
-#include "base/program_options.h"
 #include "worker/compute/compute.h"
 #include "worker/runtime/contribution.h"
 #include "worker/runtime/control_link.h"
@@ -27,8 +24,10 @@
 #include "worker/runtime/pacer.h"
 #include "worker/runtime/rescue.h"
 #include "worker/runtime/residual_files.h"
+#include "worker/runtime/run_metrics.h"
 #include "worker/runtime/run_samples.h"
 #include "worker/runtime/run_watch.h"
+#include "worker/runtime/save_parameters.h"
 #include "worker/runtime/session_parts.h"
 
 namespace lockstep::worker {
@@ -231,7 +230,7 @@ class SessionImpl final : public Session {
     run_watch_.End();
     if (CountsForNothing()) {
       Collect();
-      logged_.clear();
+      (void)metrics_.TakeLogged();
       return PostAudit();
     }
     // Before the run is reported: then either the core sees that this thread has something in hand.
@@ -247,7 +246,7 @@ class SessionImpl final : public Session {
                        .samples = result.samples,
                        .loss_sum = result.loss_sum,
                        .units = pacer_->Split(ended),
-                       .metrics = std::exchange(logged_, {}),
+                       .metrics = metrics_.TakeLogged(),
                        .divisor = result.divisor,
                        .reading = ReadingOf(result)};
     if (ends_part_) {
@@ -260,34 +259,7 @@ class SessionImpl final : public Session {
 
   Status Log(Metric metric) override {
     if (!in_run_) return Error{ErrorCode::kInvalid, "a metric is logged without a run"};
-    if (metric.name.empty() || metric.name.size() > kMaxMetricNameBytes) {
-      return Error{ErrorCode::kInvalid, fmt::format("a metric's name has {} bytes, of 1 to {}",
-                                                    metric.name.size(), kMaxMetricNameBytes)};
-    }
-    if (!IsPrintable(metric.name)) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("a metric's name, {}, is no printable text", Quoted(metric.name))};
-    }
-    const bool mean = metric.reduction == Reduction::kMean;
-    if (mean && (metric.samples == 0 || metric.samples > run_.samples().size())) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("{} is a mean over {} samples of a run that has {}", metric.name,
-                               metric.samples, run_.samples().size())};
-    }
-    if (!mean) metric.samples = 0;
-    const auto same = [&](const Metric& other) { return SameMetric(other, metric); };
-    if (std::ranges::any_of(logged_, same)) {
-      return Error{ErrorCode::kInvalid, fmt::format("{} was logged twice in a run", metric.name)};
-    }
-    const auto name = std::pair(metric.name, metric.reduction);
-    if (metric_names_.size() >= kMaxMetrics && !metric_names_.contains(name)) {
-      return Error{ErrorCode::kInvalid,
-                   fmt::format("{} is one metric more than the {} that a job can have", metric.name,
-                               kMaxMetrics)};
-    }
-    metric_names_.insert(name);
-    logged_.push_back(std::move(metric));
-    return {};
+    return metrics_.Log(std::move(metric), run_.samples().size());
   }
 
   void EvaluationDone(double loss_sum, std::uint64_t correct) override {
@@ -440,57 +412,10 @@ class SessionImpl final : public Session {
       residual_files_->Due(RoundId(detached.held->next.value - 1));
       contribution_->OnEnd(detached.applied, detached.copied);
     }
-    const std::string saved = Save(detached);
+    const std::string saved = SaveParameters(config_, welcome_, *parts_, detached);
     compute_.End({.reason = fmt::format("{}; {}", *std::exchange(given_up_, std::nullopt), saved),
                   .failed = true,
                   .not_final = "the coordinator was lost"});
-  }
-
-  std::string Save(const action::Detached& detached) {
-    constexpr const char* kGoOn = "to go on, start the job again with --resume";
-    const auto nothing = [&](const std::string& why) {
-      return fmt::format("this worker saves nothing ({}); {}", why, kGoOn);
-    };
-    if (!config_.checkpoint.rescue) return nothing("checkpoint.rescue is off");
-    if (EndOfJob(welcome_.run_dir, welcome_.run_id) == JobEnd::kCompleted) {
-      return "this worker saves nothing, for the job has completed";
-    }
-    if (!detached.held) return nothing(detached.lack);
-    if (detached.held->next == RoundId(0)) return nothing("no round was committed");
-    RescueState state{.run_dir = welcome_.run_dir,
-                      .run_id = welcome_.run_id,
-                      .worker = self().worker,
-                      .held = *detached.held,
-                      .parameters = parts_->description.parameter_count,
-                      .tensors = {parts_->buffers->parameters()},
-                      .state_names = parts_->optimizer->state_names(),
-                      .memory = &parts_->buffers->memory()};
-    // In a device only the shards that are held have memory, so they are read into the host's.
-    HeldState* const on_device = parts_->buffers->held();
-    state.state_on_host = on_device != nullptr;
-    std::vector<std::vector<float>> copies;
-    state.shards_in_all = config_.optimizer.Shards(welcome_.workers);
-    for (const std::uint32_t shard : detached.shards) {
-      RescueShard& one = state.shards.emplace_back(RescueShard{shard, {}});
-      for (const Slice& slice : parts_->layout().EqualShard(shard, state.shards_in_all)) {
-        one.ranges.push_back(slice.range);
-      }
-    }
-    try {
-      for (std::uint32_t t = 1; t <= parts_->state_tensors(); ++t) {
-        if (on_device == nullptr) {
-          state.tensors.push_back(parts_->buffers->At({BufferKind::kState, t, {}}));
-          continue;
-        }
-        std::vector<float>& copy = copies.emplace_back(parts_->description.parameter_count);
-        on_device->Read(t, copy.data());
-        state.tensors.push_back(copy.data());
-      }
-      const auto saved = SaveRescue(state);
-      return saved ? fmt::format("{}; {}", *saved, kGoOn) : nothing(saved.error().message);
-    } catch (const DeviceError& error) {
-      return nothing(error.what());
-    }
   }
 
   // The core of the coordinator before has said its last word.
@@ -859,8 +784,7 @@ class SessionImpl final : public Session {
   std::string leave_reason_ = kWorkerEnds;  // told where it leaves before the job's end
 
   // The compute thread's own.
-  std::vector<Metric> logged_;                                // in the run in hand
-  std::set<std::pair<std::string, Reduction>> metric_names_;  // ever
+  RunMetrics metrics_;
   // The run in hand while in_run_, from Next to Done; else the last one. While it is in hand other
   // threads may say what of it is final, so all that they look at changes under the lock only.
   std::mutex reporting_;
