@@ -34,6 +34,8 @@ Apart::Apart(const std::function<std::string()>& function) {
   pid_ = ::fork();
   LOCKSTEP_CHECK(pid_ >= 0, "no process");
   if (pid_ == 0) {
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
     ::close(ends[0]);
     ::dup2(ends[1], STDERR_FILENO);
     const rlimit most{kSecondsMost, kSecondsMost + 1};
@@ -57,6 +59,8 @@ Apart::Apart(Apart&& other) noexcept
 Apart::~Apart() {
   if (pid_ > 0) Wait();
 }
+
+void Apart::Kill() { ::kill(pid_, SIGKILL); }
 
 Apart::Ended Apart::Wait() {
   Ended ended;

@@ -10,8 +10,8 @@ namespace lockstep::simulate {
 
 class Apart {
  public:
-  // It begins at once. The result of `function`, and its output on standard error, come back as
-  // text of at most kTextBytes.
+  // It begins at once, and SIGINT and SIGTERM end it. The result of `function`, and its output on
+  // standard error, come back as text of at most kTextBytes.
   explicit Apart(const std::function<std::string()>& function);
   ~Apart();
   Apart(Apart&& other) noexcept;
@@ -23,6 +23,7 @@ class Apart {
   };
   // Waits for its end. Call it once.
   Ended Wait();
+  void Kill();  // Wait still has to follow
 
   static constexpr std::size_t kTextBytes = 32 << 10;
 

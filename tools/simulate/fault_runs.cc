@@ -1,10 +1,13 @@
 #include "tools/simulate/fault_runs.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,11 +21,14 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "base/sometimes.h"
+#include "base/time.h"
 #include "tools/simulate/apart.h"
 #include "tools/simulate/job.h"
 
 namespace lockstep::simulate {
 namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
 
 // The text in which a job's process returns its outcome: the failure and its details, or "ok" and
 // the branches that it has reached (base/sometimes.h), a line each.
@@ -132,7 +138,7 @@ void Shrink(const SimulateOptions& options, std::uint64_t seed) {
   const std::size_t all = job.faults.size();
   job.faults = ShrinkFaults(job.faults, [&](const std::vector<Fault>& faults) {
     ++tries;
-    return Fails(run(faults));
+    return interrupted == 0 && Fails(run(faults));  // so it ends soon
   });
   const Apart::Ended ended = run(job.faults);
   fmt::print("\n{} of {} faults are enough ({} tries):\n", job.faults.size(), all, tries);
@@ -262,6 +268,43 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
+// While it lives, SIGINT and SIGTERM set `interrupted`.
+class NotedSignals {
+ public:
+  NotedSignals() {
+    interrupted = 0;
+    for (const int signal : kSignals) {
+      before_[signal] = std::signal(signal, [](int) { interrupted = 1; });
+    }
+  }
+  ~NotedSignals() {
+    for (const auto& [signal, handler] : before_) std::signal(signal, handler);
+  }
+
+ private:
+  static constexpr std::array kSignals = {SIGINT, SIGTERM};
+  std::map<int, void (*)(int)> before_;
+};
+
+class SeedsProgress {
+ public:
+  explicit SeedsProgress(std::uint64_t seeds)
+      : seeds_(seeds), pause_(std::chrono::seconds(::isatty(STDERR_FILENO) != 0 ? 5 : 60)) {}
+  void Say(std::uint64_t passed) {
+    const Time now = MonotonicNow();
+    if (now < next_) return;
+    next_ = now + pause_;
+    fmt::print(stderr, "lockstep-simulate: {} of {} seeds have passed, {:.1f} a second\n", passed,
+               seeds_, static_cast<double>(passed) / Seconds(now - begun_));
+  }
+
+ private:
+  const std::uint64_t seeds_;
+  const Duration pause_;
+  const Time begun_ = MonotonicNow();
+  Time next_ = begun_ + pause_;
+};
+
 }  // namespace
 
 Status CheckFaultJobs(const SimulateOptions& options) {
@@ -274,24 +317,27 @@ Status CheckFaultJobs(const SimulateOptions& options) {
   return CheckStart(largest);
 }
 
-bool RunFaultSeeds(const SimulateOptions& options) {
+SeedsEnd RunFaultSeeds(const SimulateOptions& options) {
   const TemporaryFolder folder;
+  const NotedSignals signals;
   if (options.history) {
     for (std::uint64_t seed = options.first_seed; seed <= options.last_seed; ++seed) {
+      if (interrupted != 0) return SeedsEnd::kInterrupted;
       const FaultOutcome outcome =
           RunFaultJob(FaultJobOf(options, seed), [](const std::string& line) {
             fmt::print("{}\n", line);
             std::fflush(stdout);  // the next step may be the last
           });
       fmt::print("seed {}: {}\n", seed, Report(outcome));
-      if (!outcome.failure.empty()) return false;
+      if (!outcome.failure.empty()) return SeedsEnd::kOneFailed;
     }
-    return true;
+    return SeedsEnd::kAllPassed;
   }
   Totals totals;
   std::deque<std::pair<std::uint64_t, Apart>> running;
+  SeedsProgress progress(options.last_seed - options.first_seed + 1);
   bool failed = false;
-  for (std::uint64_t seed = options.first_seed; !failed;) {
+  for (std::uint64_t seed = options.first_seed; !failed && interrupted == 0;) {
     while (running.size() < options.jobs && seed <= options.last_seed) {
       running.emplace_back(
           seed, Apart([&options, seed] { return Report(RunFaultJob(FaultJobOf(options, seed))); }));
@@ -299,17 +345,24 @@ bool RunFaultSeeds(const SimulateOptions& options) {
     }
     if (running.empty()) break;
     const Apart::Ended ended = running.front().second.Wait();
-    if (Fails(ended)) {
+    if (interrupted != 0 && !ended.ok) {
+      // The signal has ended it, too.
+    } else if (Fails(ended)) {
       PrintFailure(options, running.front().first, ended);
       failed = true;
     } else {
       totals.Add(ended.text);
+      progress.Say(totals.jobs);
     }
     running.pop_front();
   }
+  if (interrupted != 0) {
+    for (auto& [seed, apart] : running) apart.Kill();
+  }
   totals.Print();
   if (options.branches) totals.PrintBranches();
-  return !failed;
+  if (interrupted != 0) return SeedsEnd::kInterrupted;
+  return failed ? SeedsEnd::kOneFailed : SeedsEnd::kAllPassed;
 }
 
 }  // namespace lockstep::simulate

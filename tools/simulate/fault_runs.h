@@ -2,6 +2,10 @@
 // does not end the others.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "base/result.h"
 #include "tools/simulate/fault_job.h"
 #include "tools/simulate/options.h"
@@ -13,8 +17,10 @@ Status CheckFaultJobs(const SimulateOptions& options);
 
 // Runs the seeds of the options and prints the results. For the first seed that fails it prints the
 // reason and the command that runs it again. With --shrink it adds the fewest faults that cause it
-// and a history. False: one has failed.
-bool RunFaultSeeds(const SimulateOptions& options);
+// and a history. Meanwhile it says on standard error how many have run. After SIGINT or SIGTERM it
+// prints the results so far.
+enum class SeedsEnd : std::uint8_t { kAllPassed, kOneFailed, kInterrupted };
+SeedsEnd RunFaultSeeds(const SimulateOptions& options);
 
 // The job of one seed, by the options.
 FaultJob FaultJobOf(const SimulateOptions& options, std::uint64_t seed);

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kStatusFailed = 1;
 constexpr int kStatusUsage = 2;
+constexpr int kStatusInterrupted = 130;
 
 int Fail(const Error& error) {
   std::fprintf(stderr, "lockstep-simulate: %s\n", error.message.c_str());
@@ -88,7 +89,9 @@ int Main(const std::vector<std::string>& arguments) {
   if (!options->replay.empty()) return RunReplay(*options);
   if (options->faults) {
     if (const Status jobs = CheckFaultJobs(*options); !jobs) return Fail(jobs.error());
-    return RunFaultSeeds(*options) ? 0 : kStatusFailed;
+    const SeedsEnd end = RunFaultSeeds(*options);
+    if (end == SeedsEnd::kInterrupted) return kStatusInterrupted;
+    return end == SeedsEnd::kAllPassed ? 0 : kStatusFailed;
   }
   return RunJob(*options);
 }
