@@ -114,6 +114,11 @@ const MemberId* Joining::LostAgain(const MemberId& id, const Newcomer& newcomer)
   for (const auto& [peer, said] : newcomer.peers) {
     if (job_->members.Broken(id.worker, peer.worker)) return &peer;
   }
+  // One that was let in before it, when a coordinator took over.
+  for (const Member& other : job_->members.all()) {
+    const bool in = other.connected() && other.exchanging() && other.id != id;
+    if (in && job_->members.Broken(id.worker, other.id.worker)) return &other.id;
+  }
   return nullptr;
 }
 
@@ -153,8 +158,7 @@ bool Joining::LetIn(Member& member, Newcomer& newcomer) {
     MakeLive(member, *at);
   } else {
     if (newcomer.streaming && !streams_->HasAll(member.id)) return false;
-    if (ChooseDonors(member, *at, std::nullopt).empty()) return false;
-    Copy(member, std::nullopt);
+    if (!Copy(member, std::nullopt)) return false;
   }
   job_->Log(LogLevel::kInfo, "worker {} is in the job from round {} on", member.id.worker, *at);
   return true;

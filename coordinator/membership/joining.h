@@ -92,7 +92,7 @@ class Joining {
   void EvictUnreached(Member& newcomer, WorkerId peer, const std::string& error);
   // True: a peer that it has not reached has shown that it is alive, so it had to go.
   bool JudgeUnreached(Member& member, const Newcomer& newcomer);
-  // A peer that it had reached and no longer does.
+  // A peer that it had reached and no longer does, or somebody in the job whom it does not reach.
   const MemberId* LostAgain(const MemberId& id, const Newcomer& newcomer) const;
   // False: not now.
   bool LetIn(Member& member, Newcomer& newcomer);

@@ -70,6 +70,14 @@ INSTANTIATE_TEST_SUITE_P(
              "stop@0.243964s:2,for=0.053778s --fault stop@0.272774s:4,for=0.038870s --fault "
              "stop@0.338951s:2,for=0.034672s --fault control-in@0.710800s:3,for=0.209964s --fault "
              "stop@0.821696s:1,for=0.175646s"},
+        // A coordinator took over with one holder and two workers that did not reach each other.
+        // The one was let in and copied; so the other one could not, and was forgotten.
+        Case{"OfTwoThatCopyAtATakeoverOneDoesNotReachTheOther",
+             "--faults --seed 5102 --optimizer.replicas=2 --fault "
+             "partition@1.140808s:1-0,for=0.137731s --fault "
+             "tear-journal@1.532048s,for=3.471250s --fault delay@5.082977s:1-0,for=0.000758s "
+             "--fault away@7.035502s:0,for=3.261220s --fault crash@7.224616s:2 --fault "
+             "tear-journal@7.375748s,for=0.258217s --fault one-way@7.680169s:0-2,for=4.179860s"},
         // From the checkpoint, as nobody was left who held an entry of the journal. The coordinator
         // died while the workers were sent it. The records were cut back, and the journal did not
         // say so.
