@@ -580,7 +580,7 @@ class Job:
             parts.parameters.recount()
         except UsageError as error:
             self._close_loaders()
-            raise parts.rule.explained(error) from None
+            raise parts.explained(error, self._entry.workers()) from None
         except BaseException:
             self._close_loaders()
             raise

@@ -146,6 +146,13 @@ class Preparation:
             )
         return workers
 
+    def explained(self, error: UsageError, workers: int | None) -> UsageError:
+        """The coordinator's refusal, with the words that the script is to write."""
+        if workers is not None and self.batch < workers and "job.global_batch" in str(error):
+            what = "batches" if self.own_batches else "samples"
+            return UsageError(f"{error}. Give job.prepare global_batch={workers} or more, the {what} of all workers in a round")
+        return self.rule.explained(error)
+
     def check(self, config: _settings.Settings, workers: int) -> None:
         """Against the config of the job that was joined."""
         self._check_length(config)

@@ -59,11 +59,13 @@ class RunInHand:
         self._steps_at_run = 0  # when the run was handed out
         self._log = _metrics.Log()
         self._delivered = False  # the run's result is the session's, before its step
+        self._drawn = False  # a function makes the batches
         self._base_batch = 0  # samples of all workers together that a script for DDP computes before it goes on
         self._so_far = 0  # that this worker has added up for the round
         self._several: list[list[int]] | None = None  # parameters of each of several optimizers
         self._stepped: set[int] = set()  # those of them that have stepped for the batch
         self._accumulates = False  # the script steps after several batches
+        self._unstepped = 0  # batches of this pass since the last step
 
     def prepare(
         self,
@@ -79,7 +81,7 @@ class RunInHand:
         script is to see. `stepped`: after its step."""
         self._parameters, self._schedule = parts.parameters, parts.rule.schedule
         self._optimizer, self._rank = optimizer, rank
-        self._order, self._own_batches = parts.order, parts.own_batches
+        self._order, self._own_batches, self._drawn = parts.order, parts.own_batches, parts.drawn
         self._base_batch = parts.base_batch
         self._global_batch, self._batch_size = global_batch, parts.order.batch_size
         custom = parts.rule.updates is not None
@@ -99,6 +101,9 @@ class RunInHand:
         if self._several is not None and self.state is State.STEPPED and not self._delivered:  # others may step
             return not self._ended()
         return self.work is not None and not self._ended() and self.state in (State.IN_HAND, State.FAILED, State.BACKWARD)
+
+    def begin_pass(self) -> None:
+        self._unstepped = 0
 
     def hand_out(self, work: Work) -> None:
         if self.work is None or self.work.gradient != work.gradient or self.work.round != work.round:
@@ -126,6 +131,7 @@ class RunInHand:
             raise UsageError("opt.step() was called without a backward of the loss before it (loss.backward(), job.backward(loss))")
         clips = self.reads.step()
         self.state = State.STEPPED
+        self._unstepped = 0
         self._after_step(clips)
 
     def part_stepped(self, number: int) -> None:
@@ -207,6 +213,13 @@ class RunInHand:
             raise UsageError(
                 "opt.step() was not called for this batch. To accumulate gradients over k batches, give job.prepare "
                 f"global_batch={self._base_batch} * k; with global_batch a step after each batch does as well"
+            )
+        self._unstepped += 1
+        if self._unstepped >= self.micro_batches:  # the mean gradient is multiplied by that number
+            fewer = f", or step after {self.micro_batches} (`gradient_accumulation_steps //= job.size`)" if self._drawn else ""
+            raise UsageError(
+                f"opt.step() was not called after {self._unstepped} batches, and with global_batch={self._global_batch} a worker "
+                f"adds up {self.micro_batches}: to step after k batches give job.prepare global_batch={self._base_batch} * k{fewer}"
             )
         self.reads.close()
         self._accumulates = True

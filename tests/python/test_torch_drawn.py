@@ -94,6 +94,22 @@ class DrawnTest(TorchTest):
             (DRAW + PREPARE.format("") + CALLS.format(6), 0, ""),
         ])
 
+    def test_a_step_after_more_batches_than_a_worker_computes_is_refused(self):
+        """As in a script that takes itself for one process: its gradients would be half as large, and its rates half as fast."""
+        grouped = "for _ in range({updates}):\n    for _ in range({batches}):\n        x, y = draw()\n        (F.cross_entropy(model(x), y) / {batches}).backward()\n    opt.step()\n"
+        begin = DRAW.replace("lr=0.1", "lr=0.1, nesterov=False, maximize=True") + PREPARE.format(", global_batch=4")
+        for batches, updates, status in ((2, 6, 0), (4, 3, 2)):
+            done = lockstep_run("-n", "2", self.script(begin + grouped.format(batches=batches, updates=updates)))
+            self.assertEqual(done.returncode, status, done)
+            line = "lockstep: opt.step() was not called after 2 batches, and with global_batch=4 a worker adds up 2: to step after k batches give "
+            self.assertEqual(done.stdout.count(line + "job.prepare global_batch=2 * k, or step after 2 ("), 2 if status else 0, done)
+            self.assertNotIn("Traceback", done.stdout + done.stderr)
+
+    def test_fewer_batches_than_workers_are_refused_with_what_to_write(self):
+        done = lockstep_run("-n", "2", self.script(DRAW + PREPARE.format(", global_batch=1") + CALLS.format(6)))
+        self.assertEqual(done.returncode, 2, done)
+        self.assertIn("less than --workers 2: each needs at least one sample. Give job.prepare global_batch=2 or more, the batches of all", done.stdout)
+
     def test_a_script_that_asks_behind_the_end_ends_well(self):
         done = run(self.script(DRAW + PREPARE.format("") + "x, y = draw()\n" + STEP.replace("    ", "") + "job.stop('it is enough')\ndraw()\nprint('not here')\n"))
         self.assert_one_line(done, 0, "the job has ended (")
