@@ -25,6 +25,7 @@ LATER = (
 )
 EARLIER = "torch.optim.lr_scheduler.LambdaLR(opt, [lambda t: 1.0, lambda t: float(t < freeze_at)])"
 RATES = "torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"
+OWN_UPDATES = 'lockstep.init(settings={"optimizer.name": "custom"})'
 RATES_OF_TIMM = "torch.optim.lr_scheduler.LambdaLR(opt, lambda t, of=sched: of._get_lr(t)[0] / of.base_values[0])"
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _SEVERAL = (list, tuple, dict, set, nn.ModuleList)

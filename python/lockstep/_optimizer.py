@@ -324,6 +324,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
                 if key == "params":
                     raise UsageError("the optimizer's parameters were changed behind the job's back: give job.prepare all of them")
                 how = f"; to change the rate, give job.prepare a scheduler, as {_given.RATES}" if key == "lr" else ""
+                if key == "lr" and not self._hooked:  # as a library's scheduler does, which the script's code does not tell
+                    how += f", or, if all workers change it alike, {_given.OWN_UPDATES}"
                 if key in ("momentum", "betas"):
                     how = "; to let a scheduler change it, give that to job.prepare"
                 raise UsageError(

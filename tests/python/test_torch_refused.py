@@ -77,6 +77,8 @@ sched = Cosine(opt)
 """
 CLIP = "opt.register_step_pre_hook(lambda *_: torch.nn.utils.clip_grad_value_(model.parameters(), 0.1))"
 
+ALIKE = 'lockstep.init(settings={"optimizer.name": "custom"})'
+
 # The session makes the updates, whatever the script's code names.
 SESSIONS = "job = lockstep.init(settings={'optimizer.name': 'sgd'})\n"
 
@@ -109,6 +111,8 @@ CASES = [
      + "        assert abs(opt.param_groups[0]['lr'] - 0.1 / (1 + job.round)) < 1e-6, opt.param_groups\n"),
     (SESSIONS + TIMM + PREPARE + LOOP + "        sched.step(1)\n", "the optimizer's lr was changed from", ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"],
      RATE + SCHEDULED.format("torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)")),
+    (SESSIONS + TIMM + PREPARE + LOOP + "    sched.step(epoch + 1)\n", "or, if all workers change it alike", [ALIKE],
+     f"job = {ALIKE}\n" + TIMM + PREPARE + LOOP + "    sched.step(epoch + 1)\n"),
     ("sched = torch.optim.lr_scheduler.ReduceLROnPlateau(opt)\njob.prepare(model, opt, loader, sched, epochs=2)", "follows a metric",
      ["torch.optim.lr_scheduler.LambdaLR(opt, lambda t: rate(t) / lr)"], None),
     ("opt = torch.optim.LBFGS(model.parameters())\n" + PREPARE, "LBFGS wants a closure", ["torch.optim.AdamW(model.parameters(), lr=0.001)"],
