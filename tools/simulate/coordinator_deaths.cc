@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -11,6 +13,11 @@
 #include "tools/simulate/process.h"
 
 namespace lockstep::simulate {
+namespace {
+
+constexpr std::ptrdiff_t kKept = 4;  // entries of the journal
+
+}  // namespace
 
 bool Reattaches(const coordinator::StartParameters& start) {
   return start.config.job.coordinator_timeout_s != 0;
@@ -53,13 +60,12 @@ void Simulation::CoordinatorDeaths::AfterStep() {
 
 // The file keeps the last entries when it is rewritten; here it always is.
 void Simulation::CoordinatorDeaths::Keep(const coordinator::JournalEntry& entry) {
-  constexpr std::size_t kKept = 4;
   std::erase_if(journal_, [&](const auto& e) {
     return e.state.next_round > entry.state.next_round ||
            (entry.attempt && e.state.next_round == entry.state.next_round);
   });
   journal_.push_back(entry);
-  if (journal_.size() > kKept) journal_.erase(journal_.begin());
+  if (std::ssize(journal_) > kKept) journal_.erase(journal_.begin());
 }
 
 // A user who resumes a job first ends its remaining processes.
@@ -225,12 +231,19 @@ bool Simulation::CoordinatorDeaths::GoesOnWith(const JobFiles::Read& read) {
     Sometimes<"files: of a commit an earlier line is left">();
     return false;
   }
-  const std::vector<coordinator::JournalEntry> before(journal_.begin(), journal_.end() - 1);
-  LOCKSTEP_CHECK(LastOf(read.journal, count - 1) == LastOf(before, count - 1),
-                 "after a change of {} the journal is another one", name);
+  // Entries that it had taken the place of hold again: of another attempt, or of later rounds.
+  const RoundId next = journal_.back().state.next_round;
+  const auto older = [next](std::vector<coordinator::JournalEntry> entries) {
+    std::erase_if(entries, [next](const auto& entry) { return entry.state.next_round >= next; });
+    return entries;
+  };
+  const auto before = older({journal_.begin(), journal_.end() - 1});
+  LOCKSTEP_CHECK(LastOf(older(read.journal), before.size()) == LastOf(before, before.size()),
+                 "after a change of journal the journal is another one");
   Sometimes<"files: a changed last line is taken for a torn one">();
   flip_.reset();
-  journal_ = before;
+  journal_ = read.journal;
+  if (std::ssize(journal_) > kKept) journal_.erase(journal_.begin(), journal_.end() - kKept);
   journal_cut_ = true;
   return true;
 }
