@@ -512,7 +512,11 @@ lockstep::Status Coordinator::Dispatch(Member& from, msg::FromWorker message) {
             return Status();
           },
           [&](msg::Behind& m) { return joining_.OnBehind(from, m); },
-          [&](msg::Level& m) { return joining_.OnLevel(from, m); },
+          [&](msg::Level& m) {
+            Status status = joining_.OnLevel(from, m);
+            if (from.live()) notes_.OnLevel(from.id.worker);
+            return status;
+          },
           [&](msg::EvaluationResult& m) { return evaluation_.OnEvaluationResult(from, m); },
           [&](msg::Given& m) { return initial_broadcast_.OnGiven(from, std::move(m)); },
           [&](msg::StateChunk& m) { return checkpointer_.OnStateChunk(from, std::move(m)); },

@@ -1,5 +1,7 @@
 #include "coordinator/core/journal_notes.h"
 
+#include <algorithm>
+
 #include "coordinator/core/from_round.h"
 
 namespace lockstep::coordinator {
@@ -40,6 +42,10 @@ void JournalNotes::OnDecision() {
 
 void JournalNotes::OnSlowdowns() {
   if (last_) Note(*last_);
+}
+
+void JournalNotes::OnLevel(WorkerId worker) {
+  if (last_ && !std::ranges::binary_search(last_->members, worker)) Note(*last_);
 }
 
 void JournalNotes::OnAudits() {

@@ -31,6 +31,9 @@ class JournalNotes {
   void OnDecision();
   // A request has changed the slow-downs.
   void OnSlowdowns();
+  // The worker has copied the state: the next coordinator waits for it, as it may be the only one
+  // that is left with that.
+  void OnLevel(WorkerId worker);
   // A worker may have been found that computes wrong gradients.
   void OnAudits();
   // Counts from the next entry on: the policy that was asked for at run time.

@@ -78,6 +78,12 @@ INSTANTIATE_TEST_SUITE_P(
              "tear-journal@1.532048s,for=3.471250s --fault delay@5.082977s:1-0,for=0.000758s "
              "--fault away@7.035502s:0,for=3.261220s --fault crash@7.224616s:2 --fault "
              "tear-journal@7.375748s,for=0.258217s --fault one-way@7.680169s:0-2,for=4.179860s"},
+        // A worker had copied the state since the last commit, so the journal did not name it. The
+        // next coordinator began without it, and the other one died.
+        Case{"WhoHasJustCopiedIsWaitedForAtATakeover",
+             "--faults --seed 11866 --optimizer.replicas=2 --fault cut-link@0.229782s:0-1 --fault "
+             "crash@0.269885s:0 --fault crash-coordinator@0.737441s,for=0.074349s --fault "
+             "crash@0.847497s:1"},
         // From the checkpoint, as nobody was left who held an entry of the journal. The coordinator
         // died while the workers were sent it. The records were cut back, and the journal did not
         // say so.
