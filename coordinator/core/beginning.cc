@@ -133,7 +133,7 @@ void Beginning::EndAtOnce(const JobState& state) {
     job_->Log(LogLevel::kInfo, "round {} was the job's last one, and the job ends", last);
     last_held_ = LastHeld{state, rounds_->JoinPlan()};
     last_held_->plan.assignments.clear();
-    // Who copies that state is told before the round that was planned is given up.
+    // Workers that copy that state are told before the planned round is given up.
     joining_->Advance();
   }
   rounds_->StopSoon(job_->now());

@@ -568,7 +568,7 @@ void Core::WriteCheckpointIfAsked(const msg::Commit& commit) {
   updates_->BeginCheckpoint(commit);
 }
 
-// Who holds a part of that state takes the rest first.
+// A worker that holds a part of that state takes the rest first.
 void Core::TakeLastStateIfAsked() {
   if (!last_ || !parameters_.level() || parameters_.update()) return;
   const msg::Commit last = *std::exchange(last_, std::nullopt);

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <vector>
 
-#include "coordinator/core/resume_rules.h"
 #include "tests/golden/story.h"
 
 namespace lockstep::coordinator {
@@ -390,7 +389,8 @@ TEST(Reattach, WhoHasTheFirstParametersGoesOnAndOthersBeginAnew) {
 }
 
 // A job of two rounds whose coordinator died behind the last commit.
-Story EndsAfter(Story* before, std::uint64_t test_samples = 0) {
+// `saved`: its last checkpoint is there.
+Story EndsAfter(Story* before, std::uint64_t test_samples = 0, bool saved = false) {
   before->Begin();
   for (int round = 0; round < 2; ++round) {
     for (std::uint32_t w : {0u, 1u}) before->Sealed(w);
@@ -398,11 +398,13 @@ Story EndsAfter(Story* before, std::uint64_t test_samples = 0) {
   }
   EXPECT_EQ(before->journal().back().state.next_round, RoundId(2));
   EXPECT_EQ(before->journal().back().record->round, RoundId(1));
-  return Story("after", {.workers = 2,
-                         .min_workers = 2,
-                         .rounds = 2,
-                         .test_samples = test_samples,
-                         .journal = before->journal()});
+  return Story("after",
+               {.workers = 2,
+                .min_workers = 2,
+                .rounds = 2,
+                .test_samples = test_samples,
+                .resume = saved ? std::optional(before->journal().back().state) : std::nullopt,
+                .journal = before->journal()});
 }
 
 TEST(Reattach, BehindTheLastCommitTheRestIsDone) {
@@ -427,12 +429,7 @@ TEST(Reattach, BehindTheLastCommitTheRestIsDone) {
 
 TEST(Reattach, TheLastCheckpointThatIsThereIsNotWrittenAgain) {
   Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
-  EndsAfter(&before);
-  Story s("after", {.workers = 2,
-                    .min_workers = 2,
-                    .rounds = 2,
-                    .resume = before.journal().back().state,
-                    .journal = before.journal()});
+  Story s = EndsAfter(&before, 0, /*saved=*/true);
   for (std::uint32_t w : {0u, 1u}) {
     s.Hello(w);
     s.ReadyWith(w, before.journal().back().held());
@@ -479,12 +476,7 @@ TEST(Reattach, WhoLacksTheLastRoundCopiesIt) {
 // They were told of the end, and have ended.
 TEST(Reattach, BehindTheLastCheckpointNobodyIsNeeded) {
   Story before("before", {.workers = 2, .min_workers = 2, .rounds = 2});
-  EndsAfter(&before);
-  Story s("after", {.workers = 2,
-                    .min_workers = 2,
-                    .rounds = 2,
-                    .resume = before.journal().back().state,
-                    .journal = before.journal()});
+  Story s = EndsAfter(&before, 0, /*saved=*/true);
   s.Connect(0);
   s.Die(0);
   s.Wait(60);
