@@ -303,47 +303,47 @@ Total RunSeeds(std::uint64_t count, Change change) {
 }
 
 TEST(Simulation, JobsFinishWithoutFaults) {
-  RunSeeds(100, [](Scenario*) {});
+  RunSeeds(50, [](Scenario*) {});
 }
 
 TEST(Simulation, JobsFinishWithStops) {
-  RunSeeds(120, [](Scenario* s) {
+  RunSeeds(60, [](Scenario* s) {
     AddFaults(s, "stops", 6);
     s->epochs += 4;
   });
 }
 
 TEST(Simulation, JobsFinishWithKillsAndStops) {
-  RunSeeds(200, [](Scenario* s) {
+  RunSeeds(100, [](Scenario* s) {
     AddFaults(s, "crashes stops", 8);
     s->epochs += 6;
   });
 }
 
 TEST(Simulation, JobsFinishWhenTheCoordinatorStops) {
-  RunSeeds(100, [](Scenario* s) {
+  RunSeeds(50, [](Scenario* s) {
     AddFaults(s, "coordinator", 8);
     s->epochs += 4;
   });
 }
 
 TEST(Simulation, JobsFinishWithEverything) {
-  RunSeeds(200, [](Scenario* s) {
+  RunSeeds(100, [](Scenario* s) {
     AddFaults(s, "crashes stops coordinator", 10);
     s->epochs += 6;
   });
 }
 
 TEST(Simulation, JobsFinishWhileUnitsMove) {
-  const Total without = RunSeeds(160, [](Scenario* s) { s->policy.name = "plugin"; });
-  const Total with = RunSeeds(160, [](Scenario* s) {
+  const Total without = RunSeeds(80, [](Scenario* s) { s->policy.name = "plugin"; });
+  const Total with = RunSeeds(80, [](Scenario* s) {
     s->policy.name = "plugin";
     AddFaults(s, "crashes", 8);
     s->epochs += 6;
   });
   if (OneSeedOnly()) return;
-  EXPECT_GT(without.assigned + with.assigned, 1000u / kShare);
-  EXPECT_GT(without.refused + with.refused, 100u / kShare);
+  EXPECT_GT(without.assigned + with.assigned, 500u / kShare);
+  EXPECT_GT(without.refused + with.refused, 50u / kShare);
 }
 
 TEST(Simulation, WhatRulesKeepFromLookToLookIsWhatTheyWouldMakeAnew) {
@@ -358,8 +358,8 @@ TEST(Simulation, WhatRulesKeepFromLookToLookIsWhatTheyWouldMakeAnew) {
     s->global_batch += 40;
     s->slow.insert(1);
   };
-  RunSeeds(100, twice);
-  RunSeeds(150, [&](Scenario* s) {
+  RunSeeds(50, twice);
+  RunSeeds(75, [&](Scenario* s) {
     twice(s);
     AddFaults(s, "crashes stops coordinator", 8);
     s->epochs += 4;

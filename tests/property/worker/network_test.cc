@@ -93,7 +93,7 @@ bool AllSeeds() {
 }
 
 TEST(Network, WithoutFaults) {
-  Total total = RunSeeds(60, {}, 0);
+  Total total = RunSeeds(30, {}, 0);
   EXPECT_EQ(total.all_lost, 0u);
   EXPECT_EQ(total.caught_up, 0u);
   if (!AllSeeds()) return;
@@ -103,21 +103,21 @@ TEST(Network, WithoutFaults) {
 }
 
 TEST(Network, WhileUnitsMove) {
-  Total total = RunSeeds(80, {}, 0, true);
+  Total total = RunSeeds(40, {}, 0, true);
   EXPECT_EQ(total.all_lost, 0u);
-  total = RunSeeds(60, Mix("crashes", 8), 12, true);
+  total = RunSeeds(30, Mix("crashes", 8), 12, true);
   if (!AllSeeds()) return;
   EXPECT_GT(total.counts["take sums"] + total.counts["fence"], 0u);
 }
 
 TEST(Network, WithStops) {
-  Total total = RunSeeds(60, Mix("stops", 6), 8);
+  Total total = RunSeeds(30, Mix("stops", 6), 8);
   if (!AllSeeds()) return;
   EXPECT_GT(total.counts["fence"], 0u);
 }
 
 TEST(Network, WithKillsAndStops) {
-  Total total = RunSeeds(90, Mix("crashes stops", 8), 12);
+  Total total = RunSeeds(45, Mix("crashes stops", 8), 12);
   if (!AllSeeds()) return;
   EXPECT_GT(total.caught_up, 0u);
   EXPECT_GT(total.counts["take sums"], 0u);
@@ -125,7 +125,7 @@ TEST(Network, WithKillsAndStops) {
 }
 
 TEST(Network, WithEverything) {
-  Total total = RunSeeds(90, Mix("crashes stops coordinator", 10), 12);
+  Total total = RunSeeds(45, Mix("crashes stops coordinator", 10), 12);
   if (!AllSeeds()) return;
   EXPECT_GT(total.caught_up, 0u);
   EXPECT_GT(total.counts["new owners"], 0u);
