@@ -157,16 +157,17 @@ Result<JournalEntry> EntryFrom(const Json& json, Json* lasting) {
 }
 
 // Another attempt at a round takes the place of the one before, and so does the same with more to
-// say. Where the job went on from an entry, those of later rounds are void.
+// say. Where the job went on from an entry, those of later rounds are void; that entry stays, since
+// a worker may not have heard of the new term yet.
 template <class Entries>
 void Add(JournalEntry entry, Entries* entries) {
-  const RoundId next = entry.state.next_round;
-  const bool begins = !entry.attempt && (entries->empty() || entries->back().attempt ||
-                                         entries->back().term != entry.term);
-  while (!entries->empty() && (begins ? entries->back().state.next_round > next
-                                      : entries->back().state.next_round >= next)) {
-    entries->pop_back();
-  }
+  const auto is_void = [&entry](const JournalEntry& earlier) {
+    if (earlier.state.next_round != entry.state.next_round) {
+      return earlier.state.next_round > entry.state.next_round;
+    }
+    return entry.attempt || earlier.held() == entry.held();
+  };
+  while (!entries->empty() && is_void(entries->back())) entries->pop_back();
   entries->push_back(std::move(entry));
 }
 

@@ -58,10 +58,11 @@ void Simulation::CoordinatorDeaths::AfterStep() {
   if (dies_after_) DieAlone(*std::exchange(dies_after_, std::nullopt));
 }
 
-// The file keeps the last entries when it is rewritten; here it always is.
+// The file keeps the last entries when it is rewritten; here it always is. The entry with which a
+// term begins takes the place only of one that told less of the same.
 void Simulation::CoordinatorDeaths::Keep(const coordinator::JournalEntry& entry) {
   std::erase_if(journal_, [&](const auto& e) {
-    return e.state.next_round > entry.state.next_round ||
+    return e.state.next_round > entry.state.next_round || e.held() == entry.held() ||
            (entry.attempt && e.state.next_round == entry.state.next_round);
   });
   journal_.push_back(entry);

@@ -126,6 +126,21 @@ TEST_F(JournalTest, WhatTheJobDidNotGoOnFromIsVoid) {
   EXPECT_EQ(read->entries.back().held(), (HeldParameters{Term(2), RoundId(1), std::nullopt}));
 }
 
+// Workers that have not heard of term 2 yet hold what the entry of term 1 tells of.
+TEST_F(JournalTest, WhatIsNotedAtTheBeginningOfATermLeavesTheEntryBeforeIt) {
+  auto journal = Begin();
+  JournalEntry more = Entry(2, std::nullopt, 2);
+  more.slowdowns = "";
+  for (const JournalEntry& entry : {Entry(1), Entry(2), Entry(2, std::nullopt, 2), more}) {
+    ASSERT_TRUE(journal->Append(entry));
+  }
+  const auto read = JournalFile::Read(folder_.path());
+  ASSERT_THAT(Rounds(*read), ElementsAre(1, 2, 2));
+  EXPECT_EQ(read->entries[1].held(), (HeldParameters{Term(1), RoundId(2), Attempt(0)}));
+  EXPECT_EQ(read->entries[2].held(), (HeldParameters{Term(2), RoundId(2), std::nullopt}));
+  EXPECT_EQ(read->entries[2].slowdowns, "");
+}
+
 // Cut anywhere in its last line it is the journal without that line.
 TEST_F(JournalTest, ALineThatWasNotWrittenToItsEndIsLeftOut) {
   auto journal = Begin();
