@@ -356,6 +356,11 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
   if (Status written = (*directory)->WriteFile("term", fmt::format("{}\n", *term)); !written.ok()) {
     return Fail(written.error());
   }
+  if (!goes_on) {
+    // Before the journal, with which --reattach goes on from here: it reads the settings there.
+    Status written = (*directory)->WriteFile("config.ini", config_text);
+    if (!written.ok()) return Fail(written.error());
+  }
   auto noted = JournalFile::Begin((*directory)->path(), journal, options.job.journal.sync);
   if (!noted) return Fail(noted.error());
   std::optional<ActionRunner::Resume> resume;
@@ -364,8 +369,6 @@ int RunOne(const std::vector<std::string>& arguments, std::vector<std::string>* 
         journal.entries.empty() ? loaded->state.totals : journal.entries.back().state.totals;
     resume = {std::move(loaded),       totals,        config_text, kept.train_loss,
               std::move(kept.metrics), kept.evaluated};
-  } else if (Status written = (*directory)->WriteFile("config.ini", config_text); !written.ok()) {
-    return Fail(written.error());
   }
   for (const std::string& line : (*core)->Bounds()) spdlog::debug("bound: {}", line);
 

@@ -305,6 +305,16 @@ class Takeover(ClusterTest):
             self.assertEqual(over.returncode, 2)
             self.assertRegex(over.stderr, r"--reattach: the job of .* has ended \(summary.json\)")
 
+    def test_where_there_is_a_journal_there_are_the_settings(self):
+        # With --config-from-workers they stand in no other file, and a journal makes --reattach go on from them.
+        with Job(2) as job:
+            (job.run_dir / "config.ini").mkdir(parents=True)
+            begun = subprocess.run([BIN / "lockstep-coordinator", "--listen", "127.0.0.1:0", "--workers", "2", "--run-dir", job.run_dir,
+                                    "--reattach"], capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
+            self.assertEqual(begun.returncode, 2, begun.stderr)
+            self.assertIn("config.ini: cannot rename to: Is a directory", begun.stderr)
+            self.assertFalse((job.run_dir / "journal").exists())
+
     def test_a_damaged_journal_is_refused_with_its_line(self):
         with Job(2, PACED, job__rounds=ENDLESS, job__coordinator_timeout="0s") as job:
             job.start()
