@@ -135,24 +135,17 @@ std::string Contradiction(const JobState& state) {
 
 }  // namespace
 
-nlohmann::json ProgressToJson(const JobState& state) {
-  Json uncounted = Json::array();
-  for (const SampleRange& range : state.sampler.uncounted) {
-    uncounted.push_back({range.from, range.to});
-  }
-  return {
-      {"next_round", state.next_round.value},
-      {"updates", state.updates},
-      {"epoch", state.sampler.epoch.value},
-      {"epoch_samples", state.sampler.epoch_samples},
-      {"uncounted", std::move(uncounted)},
-      {"rounds", state.totals.rounds},
-      {"epochs", state.totals.epochs},
-      {"samples_counted", state.totals.samples_counted},
-      {"samples_dropped", state.totals.samples_dropped},
-      {"samples_requeued", state.totals.samples_requeued},
-      {"samples_moved", state.totals.samples_moved},
-  };
+std::array<std::pair<const char*, std::uint64_t>, 10> ProgressNumbers(const JobState& state) {
+  return {{{"next_round", state.next_round.value},
+           {"updates", state.updates},
+           {"epoch", state.sampler.epoch.value},
+           {"epoch_samples", state.sampler.epoch_samples},
+           {"rounds", state.totals.rounds},
+           {"epochs", state.totals.epochs},
+           {"samples_counted", state.totals.samples_counted},
+           {"samples_dropped", state.totals.samples_dropped},
+           {"samples_requeued", state.totals.samples_requeued},
+           {"samples_moved", state.totals.samples_moved}}};
 }
 
 nlohmann::json LastingToJson(const JobState& state) {
@@ -190,8 +183,12 @@ Result<JobState> JobStateFromParts(const nlohmann::json& lasting, const nlohmann
 }
 
 std::string ToJson(const JobState& state) {
-  Json json = ProgressToJson(state);
-  json.update(LastingToJson(state));
+  Json json = LastingToJson(state);
+  for (const auto& [key, value] : ProgressNumbers(state)) json[key] = value;
+  Json& uncounted = json["uncounted"] = Json::array();
+  for (const SampleRange& range : state.sampler.uncounted) {
+    uncounted.push_back({range.from, range.to});
+  }
   json["digest"] = ToString(state.digest);
   json[kChecksum] = ChecksumOf(json);
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

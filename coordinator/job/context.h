@@ -63,7 +63,7 @@ struct Agreement {
   std::uint64_t test_samples = 0;
   std::uint64_t parameter_count = 0;
   std::uint32_t state_tensors = 0;
-  std::vector<TensorInfo> tensors;
+  TensorList tensors;
   std::vector<std::string> state_names;
   std::string initial_digest;
   bool own_parameters = false;  // those of one worker are everybody's (initial_broadcast.h)

@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "base/messages.h"
 #include "coordinator/job/records.h"
+#include "coordinator/job/tensor_list.h"
 
 namespace lockstep::coordinator {
 
@@ -33,7 +34,7 @@ struct JobState {
   std::uint64_t test_samples = 0;
   std::uint64_t parameter_count = 0;
   std::uint32_t state_tensors = 0;
-  std::vector<TensorInfo> tensors = {};              // as in Ready
+  TensorList tensors = {};                           // as in Ready
   std::vector<std::string> state_names = {};         // as in Ready
   std::map<std::string, std::string> settings = {};  // core/resume_rules.h
   Digest128 digest = {};  // of the values of all tensors, in the order of StateChunk

@@ -18,6 +18,7 @@
 #include "base/regular_file.h"
 #include "coordinator/checkpoint/checkpoint_manifest.h"
 #include "coordinator/record/json_numbers.h"
+#include "coordinator/record/line_writer.h"
 #include "coordinator/record/write_json.h"
 
 namespace lockstep::coordinator {
@@ -60,15 +61,15 @@ Term TermIn(const Json& json) {
 }
 
 // As ranges, [[0, 4], [6, 7]]: nearly always it is one.
-Json MembersJson(const std::vector<WorkerId>& members) {
-  Json ranges = Json::array();
+void WriteMembers(const std::vector<WorkerId>& members, LineWriter& out) {
+  std::vector<SampleRange> ranges;
   for (const WorkerId member : members) {
-    if (ranges.empty() || ranges.back()[1] != member.value) {
+    if (ranges.empty() || ranges.back().to != member.value) {
       ranges.push_back({member.value, member.value});
     }
-    ranges.back()[1] = member.value + 1;
+    ranges.back().to = member.value + 1;
   }
-  return ranges;
+  out.Ranges(ranges);
 }
 
 std::vector<WorkerId> MembersFrom(const Json& ranges) {
@@ -250,22 +251,44 @@ Result<std::unique_ptr<JournalFile>> JournalFile::Begin(const std::filesystem::p
 }
 
 std::string JournalFile::LineOf(const JournalEntry& entry, bool lasting) const {
-  Json json = {
-      {"term", entry.term.value},
-      {"attempt", entry.attempt ? Json(entry.attempt->value) : Json()},
-      {"state", ProgressToJson(entry.state)},
-      {"policy", entry.policy},
-      {"slowdowns", entry.slowdowns},
-  };
-  if (!entry.members.empty()) json["members"] = MembersJson(entry.members);
-  if (entry.decided) json["decided"] = true;
-  if (entry.audit.units > 0 || !entry.wrong_devices.empty()) json["audit"] = AuditJson(entry);
-  if (lasting) json["job"] = LastingToJson(entry.state);
-  // The record is text already, and by far the longest of it.
-  std::string text = Dump(json);
-  text.pop_back();
-  text += fmt::format(R"(,"record":{}}})", entry.record ? RoundLine(*entry.record) : "null");
-  return WithChecksum(text);
+  LineWriter out;
+  out.Raw("{\"term\":");
+  out.Number(entry.term.value);
+  out.Raw(",\"attempt\":");
+  if (entry.attempt) {
+    out.Number(entry.attempt->value);
+  } else {
+    out.Raw("null");
+  }
+  out.Raw(",\"state\":{\"uncounted\":");
+  out.Ranges(entry.state.sampler.uncounted);
+  for (const auto& [key, value] : ProgressNumbers(entry.state)) {
+    out.Raw(",\"");
+    out.Raw(key);
+    out.Raw("\":");
+    out.Number(value);
+  }
+  out.Raw("},\"policy\":");
+  out.Text(entry.policy);
+  out.Raw(",\"slowdowns\":");
+  out.Text(entry.slowdowns);
+  if (!entry.members.empty()) {
+    out.Raw(",\"members\":");
+    WriteMembers(entry.members, out);
+  }
+  if (entry.decided) out.Raw(",\"decided\":true");
+  if (entry.audit.units > 0 || !entry.wrong_devices.empty()) {
+    out.Raw(",\"audit\":");
+    out.Raw(Dump(AuditJson(entry)));
+  }
+  if (lasting) {
+    out.Raw(",\"job\":");
+    out.Raw(Dump(LastingToJson(entry.state)));
+  }
+  out.Raw(",\"record\":");
+  out.Raw(entry.record ? RoundLine(*entry.record) : "null");
+  out.Raw("}");
+  return WithChecksum(out.Take());
 }
 
 std::string JournalFile::Text() const {

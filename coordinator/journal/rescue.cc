@@ -86,7 +86,7 @@ Result<const JournalEntry*> EntryOf(const Header& header, const JournalFile::Con
 // Copies the values, read once, to a checkpoint that is not yet valid.
 Status Copy(const fs::path& path, const Header& header, JobState flat, CheckpointStore& store) {
   // The file has each tensor of StateChunk as one.
-  flat.tensors.clear();
+  flat.tensors = TensorList();
   auto reader = CheckpointReader::Open(path, flat);
   if (!reader) return reader.error();
   DigestStream digest;
