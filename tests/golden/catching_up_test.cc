@@ -187,6 +187,25 @@ TEST(Golden, ANewcomerThatDoesNotReachAMember) {
   CompareWithFile(s.text(), "newcomer_not_reached");
 }
 
+TEST(Golden, ANewcomerThatDoesNotSayWhomItReaches) {
+  Story s("One that comes back, lives and does not tell of its links has 30 s for it", {});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u}) s.Sealed(w);
+  s.AllPublishAndApply({0, 1, 2});
+  s.Die(2);
+  s.Hello(2, 2);
+  s.Ready(2);
+  s.Reached(0);
+  s.Reached(1);
+  for (int second = 0; second < 29; ++second) {
+    s.Wait(1);
+    for (std::uint32_t w : {0u, 1u, 2u}) s.Pong(w);
+  }
+  s.Wait(1.1);
+  s.AnswerPing(0);
+  CompareWithFile(s.text(), "newcomer_tells_nothing");
+}
+
 TEST(Golden, LevelOfACopyThatWasBegunAnew) {
   Story s("What is said of a copy that was begun anew since is of no matter", {});
   s.Begin();

@@ -85,6 +85,23 @@ TEST(Golden, OnlyHolderIsNotReached) {
   CompareWithFile(s.text(), "only_holder_not_reached");
 }
 
+TEST(Golden, OnlyHolderIsNotReachedAgain) {
+  Story s("Its link to the only holder cannot be made again: it copies, once somebody can give it",
+          {.workers = 4});
+  s.Begin();
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Sealed(w);
+  for (std::uint32_t w : {0u, 1u, 2u, 3u}) s.Published(w);
+  s.Applied(1);
+  s.Die(3);
+  s.From(0, msg::Unreachable{s.Id(1), "connection reset"});
+  s.From(1, msg::Unreachable{s.Id(0), "connection reset"});
+  for (std::uint32_t w : {0u, 1u}) s.AnswerPing(w);
+  for (std::uint32_t w : {0u, 1u, 2u}) s.NeverReaches(w);
+  s.Wait(9);
+  s.Applied(2);
+  CompareWithFile(s.text(), "only_holder_never_reached");
+}
+
 TEST(Golden, WhoHasCopiedTheRoundIsLeft) {
   Story s("Of those that had applied a round only one is left that copied it: the round stands",
           {});
