@@ -131,6 +131,11 @@ std::size_t RoundWork::AddWorker(const Member& member, Time now) {
   share.since = now;
   share.plan = plan_.attempt;
   share.away = member.away();
+  if (const auto out = out_parts_.find(member.id.worker);
+      out != out_parts_.end() && out->second.first == member.id) {
+    share.parts.resize(out->second.second);
+    for (SealedPart& part : share.parts) part.is_void = true;
+  }
   shares_.insert(shares_.begin() + at, std::move(share));
   if (static_cast<std::size_t>(at) + 1 == views_.size()) {
     index_[member.id.worker.value] = at;
@@ -389,11 +394,18 @@ void RoundWork::NoteMapped(const MemberId& a, const MemberId& b, Time now) {
   }
 }
 
-// A part that was sealed before its worker heard of the fence.
+// A part that was sealed before its worker heard of the fence, or that it is behind. If it begins
+// again, that number is used up.
 void RoundWork::NoteLatePart(const MemberId& from) {
-  // This holds also for a fenced one: if it begins again, that number is used up.
   WorkerShare* share = FindAny(from);
-  if (share == nullptr || share->parts.size() >= kMaxParts) return;
+  if (share == nullptr) {
+    auto& [member, parts] = out_parts_[from.worker];
+    if (member != from) parts = 0;
+    member = from;
+    parts = std::min<std::size_t>(parts + 1, kMaxParts);
+    return;
+  }
+  if (share->parts.size() >= kMaxParts) return;
   share->parts.push_back({});
   share->parts.back().is_void = true;
 }
@@ -561,7 +573,9 @@ void RoundWork::Unassign(WorkerShare* share) {
 void RoundWork::Remove(WorkerId worker) {
   const std::int64_t at = index_[worker.value];
   if (at < 0) return;
-  Unassign(&shares_[static_cast<std::size_t>(at)]);
+  WorkerShare& share = shares_[static_cast<std::size_t>(at)];
+  Unassign(&share);
+  out_parts_[worker] = {share.member, share.parts.size()};
   shares_.erase(shares_.begin() + at);
   views_.erase(views_.begin() + at);
   Reindex();
@@ -588,6 +602,11 @@ void RoundWork::NoteFenceAnswer(const MemberId& from, std::uint32_t order) {
   WorkerShare* share = FindAny(from);
   if (share == nullptr || !WorkerViewAt(*share).fenced || share->fence_order != order) return;
   share->fence_answered = true;
+}
+
+bool RoundWork::HasPartsFor(const MemberId& member) const {
+  const auto out = out_parts_.find(member.worker);
+  return out == out_parts_.end() || out->second.first != member || out->second.second < kMaxParts;
 }
 
 // Both of its parts may be used up by what was void: then it waits for the next round.
@@ -632,6 +651,7 @@ void RoundWork::PlanAnew(OwnerMap owners, std::vector<MemberId> members, const M
   plan_.audits.clear();
   plan_.carries = false;
   plan_.attempt = Attempt(owners.version);
+  out_parts_.clear();
   for (WorkerShare& share : shares_) {
     Unassign(&share);
     share.parts.clear();

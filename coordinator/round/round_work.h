@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -88,6 +89,8 @@ class RoundWork {
   void NoteFenceAnswer(const MemberId& from, std::uint32_t order);
   // The fence has been answered and a part is left.
   bool CanBeginAnew(WorkerId worker) const;
+  // Of one without a share: it was in the round, perhaps, and has not used up both of its parts.
+  bool HasPartsFor(const MemberId& member) const;
   void Unfence(WorkerId worker, Time now);
   // Units that were left out become unassigned again when there is nothing else: a round needs a
   // part to close over.
@@ -194,7 +197,10 @@ class RoundWork {
   std::vector<Skipped> skipped_;
   std::uint64_t skipped_samples_ = 0;  // of all of them
   std::vector<MoveRecord> moved_;
-  std::vector<WorkerShare> shares_;          // parallel to views_
+  std::vector<WorkerShare> shares_;  // parallel to views_
+  // By slot, of a member that is out of the round or was: how many parts it has sealed, as far as
+  // is known. They are void, and stay used (SealedPart) if it is back after it was only behind.
+  std::map<WorkerId, std::pair<MemberId, std::size_t>> out_parts_;
   std::vector<policies::WorkerView> views_;  // ascending
   std::vector<std::int64_t> index_;          // by slot: position in these two, or -1
   policies::ViewChanges changes_;            // of views_

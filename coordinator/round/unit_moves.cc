@@ -194,7 +194,8 @@ bool UnitMoves::CanTake(const Member& member) const {
   if (!member.live() || member.next.value + 1 < work_->round().value) return false;
   const WorkerShare* share = work_->Share(member.id.worker);
   if (member.away() || (share == nullptr && member.draining)) return false;
-  return share == nullptr || (share->HasRoom() && !work_->WorkerViewOf(member.id.worker)->fenced);
+  if (share == nullptr) return work_->HasPartsFor(member.id);
+  return share->HasRoom() && !work_->WorkerViewOf(member.id.worker)->fenced;
 }
 
 // It takes no part in the round yet, and does so within a bounded time, or is out. With a broken
@@ -253,8 +254,9 @@ bool UnitMoves::Place(const policies::RoundView& view) {
       const bool stays_without =
           view.with_units > 0 && share == nullptr && (member.away() || member.draining);
       if (stays_without) continue;
-      ever = ever || share == nullptr;
-      later = later || (share == nullptr && IsComing(member)) ||
+      const bool outside = share == nullptr && work_->HasPartsFor(member.id);
+      ever = ever || outside;
+      later = later || (outside && IsComing(member)) ||
               (share != nullptr && share->parts.size() < kMaxParts && !share->refused &&
                (!work_->WorkerViewOf(member.id.worker)->fenced ||
                 (!share->fence_answered &&

@@ -84,6 +84,13 @@ INSTANTIATE_TEST_SUITE_P(
              "--faults --seed 11866 --optimizer.replicas=2 --fault cut-link@0.229782s:0-1 --fault "
              "crash@0.269885s:0 --fault crash-coordinator@0.737441s,for=0.074349s --fault "
              "crash@0.847497s:1"},
+        // It was behind for a broken link, came back in the same round, and sealed a part under the
+        // number of one that an owner had: the receipt of the old one stood for the new one.
+        Case{"ItComesBackInTheRoundInWhichItWasBehind",
+             "--faults --seed 12665 --optimizer.replicas=2 --fault "
+             "stop@0.391752s:0,for=1.647958s --fault partition@1.286612s:4-2,for=2.220649s --fault "
+             "cut-link@2.059510s:4-2 --fault stop@2.279939s:2,for=0.210166s --fault "
+             "stop@2.679766s:0,for=3.708766s --fault delay@3.959519s:1-4,for=0.390832s"},
         // From the checkpoint, as nobody was left who held an entry of the journal. The coordinator
         // died while the workers were sent it. The records were cut back, and the journal did not
         // say so.

@@ -517,8 +517,10 @@ void Core::Adopt(const Plan& plan) {
   // Nothing of it can count any more, or it is committed as it was planned before.
   if (plan.round < rounds_.first_not_closed() || rounds_.SumsOf(plan.round) != nullptr) return;
   rounds_.SetOwners(plan.round, plan.owners);
-  rounds_.At(plan.round).plan = plan.attempt;
-  rounds_.At(plan.round).epoch = plan.epoch;
+  Round& round = rounds_.At(plan.round);
+  if (round.plan && round.plan != plan.attempt) round.parts_used = 0;
+  round.plan = plan.attempt;
+  round.epoch = plan.epoch;
   own_.OnPlan(plan);
   inputs_.OnMapChanged();
 }

@@ -14,6 +14,7 @@
 // copy of it.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,6 +54,7 @@ struct Round {
   // the round is planned or committed.
   std::optional<OwnerMap> owners;
   std::optional<GivenUnits> given;
+  std::uint8_t parts_used = 0;  // of this worker, sealed for this plan, whatever became of them
   // The attempt that was committed last; null while the round is open.
   std::unique_ptr<RoundSums> sums;
   // By owner, cut when it is asked for. Of `owners`.

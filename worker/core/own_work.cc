@@ -29,6 +29,8 @@ void OwnWork::OnPlan(const Plan& plan) {
   given.relaxed = plan.relaxed;
   given.local_rate = plan.local_rate;
   given.position = plan.position;
+  // It catches up, and has sealed some before: owners may have receipted those by their numbers.
+  given.first_part = PartIndex(rounds_.At(plan.round).parts_used);
   if (mine != plan.assignments.end()) {
     given.units = mine->units;
     given.runs = mine->runs;
@@ -109,6 +111,7 @@ bool OwnWork::CarryOver(const msg::Commit& commit) {
   if (!WorksOn(commit.round) || !work_->relaxed || queue_.size() == 0) return false;
   // The compute thread is not told: it adds to the same buffers under the same id of work.
   work_->round = next;
+  rounds_.At(next).parts_used = work_->parts_told;
   DropGiven(commit.round);
   for (Contribution& c : contributions_) {
     if (c.work != work_->id || c.round != commit.round) continue;
@@ -354,6 +357,7 @@ void OwnWork::OnPartSealed(const event::PartSealed& sealed) {
   open_.push_back({c->round, {c->work, c->part}});
   c->all_told.reset();
   ++work_->parts_told;
+  rounds_.At(c->round).parts_used = work_->parts_told;
   if (!sealed.finite) c->loss_sum = std::numeric_limits<double>::quiet_NaN();
   c->dropped = !std::isfinite(c->loss_sum);  // it is in no commit, so nobody is to fetch it
   std::optional<std::uint64_t> divisor;
