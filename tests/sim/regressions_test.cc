@@ -91,6 +91,16 @@ INSTANTIATE_TEST_SUITE_P(
              "stop@0.391752s:0,for=1.647958s --fault partition@1.286612s:4-2,for=2.220649s --fault "
              "cut-link@2.059510s:4-2 --fault stop@2.279939s:2,for=0.210166s --fault "
              "stop@2.679766s:0,for=3.708766s --fault delay@3.959519s:1-4,for=0.390832s"},
+        // An update was abandoned for a copy of newer parameters, the round was closed, and the
+        // mapped sums changed under the update.
+        Case{"AnAbandonedUpdateIsTorn",
+             "--faults --seed 19236 --fault cut-link@0.384226s:1-4 --fault "
+             "control-in@0.703983s:4,for=0.093160s --fault "
+             "partition@0.763875s:0-3,for=0.256439s --fault stop@1.093102s:0,for=0.250700s "
+             "--fault stop-coordinator@1.259983s,for=0.041159s --fault "
+             "stop@1.545653s:4,for=0.208281s --fault control-out@1.610246s:3,for=0.164982s "
+             "--fault stop@1.733146s:1,for=0.093674s --fault crash@1.775618s:1 --fault "
+             "slow-control@1.963496s:2,for=0.015501s"},
         // From the checkpoint, as nobody was left who held an entry of the journal. The coordinator
         // died while the workers were sent it. The records were cut back, and the journal did not
         // say so.

@@ -158,7 +158,10 @@ action::Apply RoundSums::Apply(const std::function<bool(std::uint32_t)>& wanted)
   return apply;
 }
 
+// Of an update that was abandoned the round may be closed by now, and what others made of it given
+// back.
 void RoundSums::OnTornApply() {
+  if (shards_.own_only()) return;
   applied_ = false;
   shards_.OnTorn();
 }
