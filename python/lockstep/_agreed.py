@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep import _given
+from lockstep import _given, _rates
 from lockstep._errors import JobFailed, UsageError
 from lockstep._session import Counted
 
@@ -50,18 +50,17 @@ class Said:
 
 
 class Agreed:
-    """`everything`: the parameters' numbers. `factors`: of the groups' rates, beside the first one's."""
+    """`everything`: the parameters' numbers. `rates`: those that the script sets by itself."""
 
-    def __init__(self, everything: tuple[int, ...], factors: tuple[float, ...]) -> None:
-        self._factors = factors
+    def __init__(self, everything: tuple[int, ...], rates: _rates.ByHand) -> None:
+        self.rates = rates
         norms = (Clip(0.0, norm, everything) for norm in (2.0, 1.0, math.inf, None))
         self._clips = {clip.how: clip for clip in norms}
-        self._rates: dict[int, tuple[float, ...]] = {}
         self._by_round: dict[int, Mapping[str, float]] = {}
         self.now = Said()  # what holds as long as nobody says otherwise
 
-    def metrics(self, said: Said) -> tuple[dict[str, float], dict[str, str]]:
-        """To be logged with a run, and how they are reduced."""
+    def metrics(self, said: Said, rates: Mapping[str, float] | None) -> tuple[dict[str, float], dict[str, str]]:
+        """To be logged with a run, and how they are reduced. `rates`: the claims about them."""
         values: dict[str, float] = {}
         if said.clips is not None:
             if not said.more_clips:
@@ -70,17 +69,13 @@ class Agreed:
                 self._clips[clip.how] = clip
                 values[f"clip{i}"] = clip.limit if math.isfinite(clip.limit) else _NO_LIMIT
                 values[f"clip{i}_how"] = clip.how
-        if said.rates is not None:
-            values["lr"] = said.rates[0]
-            if said.rates != self._in_proportion(said.rates[0]):
-                how = _digest(said.rates)
-                self._rates[how] = said.rates
-                values["lr_how"] = how
+        values |= rates or {}
         if said.accumulates is not None:
             values["accumulates"] = said.accumulates
         if said.steps_in_update is not None:
             values["scheduled"] = said.steps_in_update
-        logged = {f"{PREFIX}{name}_{end}": float(value) for name, value in values.items() for end in ("min", "max")}
+        ends = {name: _rates.ONE_END.get(name, ("min", "max")) for name in values}
+        logged = {f"{PREFIX}{name}_{end}": float(value) for name, value in values.items() for end in ends[name]}
         return logged, {name: name[-3:] for name in logged}
 
     def take(self, counted: Counted) -> None:
@@ -111,14 +106,15 @@ class Agreed:
             clips = tuple(self._clip(values, i, round_) for i in range(count))
         elif f"{PREFIX}clip0_min" in values and clips is None:
             clips = (self._clip(values, 0, round_),)
-        if f"{PREFIX}lr_min" in values:
-            first = self._one(values, "lr", round_)
-            rates = self._in_proportion(first)
-            if f"{PREFIX}lr_how_min" in values:
-                known = self._rates.get(int(self._one(values, "lr_how", round_)))
-                if known is None:
-                    raise JobFailed(f"this worker had no batch in round {round_} and does not know the rates that the script sets")
-                rates = known
+        least, greatest = _ends(values, "min"), _ends(values, "max")
+        set_here, differs = self.rates.read(least, greatest)
+        if differs:
+            why = "have different numbers of batches" if self.rates.drawn else "have made as many steps"
+            raise UsageError(
+                f"the rate (lr) that the script has set in round {round_} is {least[differs]:g} on one worker and "
+                f"{greatest[differs]:g} on another. They {why}: {_RATES}"
+            )
+        rates = set_here or rates
         if f"{PREFIX}accumulates_max" in values:
             accumulates = bool(values[f"{PREFIX}accumulates_max"])
         if f"{PREFIX}scheduled_max" in values:
@@ -132,19 +128,21 @@ class Agreed:
             raise JobFailed(f"this worker had no batch in round {round_} and does not know which parameters the script clips")
         return Clip(math.inf if limit == _NO_LIMIT else limit, known.norm, known.which)
 
-    def _in_proportion(self, first: float) -> tuple[float, ...]:
-        return tuple(first * factor for factor in self._factors)
-
     @staticmethod
     def _one(values: Mapping[str, float], name: str, round_: int) -> float:
         least, greatest = values[f"{PREFIX}{name}_min"], values[f"{PREFIX}{name}_max"]
         if least != greatest:
-            what, advice = ("rate (lr)", _RATES) if name.startswith("lr") else ("limit of clipping", _CLIP)
             raise UsageError(
-                f"the {what} that the script has set in round {round_} is {least:g} on one worker and {greatest:g} on another. "
-                f"They have different numbers of batches: {advice}"
+                f"the limit of clipping that the script has set in round {round_} is {least:g} on one worker and {greatest:g} on "
+                f"another. They have different numbers of batches: {_CLIP}"
             )
         return least
+
+
+def _ends(values: Mapping[str, float], end: str) -> dict[str, float]:
+    """The claims about rates."""
+    said = (name for name in values if name.startswith(f"{PREFIX}lr") and name.endswith(end))
+    return {name[len(PREFIX) : -len(end) - 1]: values[name] for name in said}
 
 
 def check_count(clips: int) -> None:

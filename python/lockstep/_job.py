@@ -351,7 +351,13 @@ class Job:
         if isinstance(parts.rule.schedule, _update.Schedule):
             parts.rule.schedule.begin(in_epoch)
         self._run.prepare(
-            parts, prepared, rank=self.rank, global_batch=batch, settle=self._passes.settle, stepped=self._passes.step
+            parts,
+            prepared,
+            rank=self.rank,
+            global_batch=batch,
+            in_epoch=in_epoch,
+            settle=self._passes.settle,
+            stepped=self._passes.step,
         )
         self._passes.begin(prepared, rate, self._seed, samples)
         for logger in self._passes.loggers:

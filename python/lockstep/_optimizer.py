@@ -217,7 +217,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
         self.factors = lr_factors(optimizer)
         self._begun = [float(group["lr"]) for group in optimizer.param_groups]
         self._by_hand = False  # the script has set rates
-        self._at_step = tuple(self._begun)
+        self.at_step = tuple(self._begun)  # the rates of the script's last step
         self._told: tuple[float, ...] | None = None  # rates of the batch in hand that others know before its step
         self._scheduled = scheduled
         self._scaled: tuple[Any, bool] | None = None
@@ -263,9 +263,9 @@ class PreparedOptimizer(torch.optim.Optimizer):
     def note_step(self) -> None:
         """The script has stepped: with which rates."""
         self.check_unchanged()
-        self._at_step = tuple(float(group["lr"]) for group in self._optimizer.param_groups)
+        self.at_step = tuple(float(group["lr"]) for group in self._optimizer.param_groups)
         told, self._told = self._told, None
-        if told not in (None, self._at_step):
+        if told not in (None, self.at_step):
             raise UsageError("the script has set a rate after it has read or clipped gradients: set it before that")
 
     def scaled(self, scaler: Any, *, overflow: bool) -> None:
@@ -298,7 +298,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
             return None
         now = tuple(float(group["lr"]) for group in self._optimizer.param_groups)
         self._by_hand = self._by_hand or list(now) != self._begun  # behind the step they may be those of the next one
-        rates = self._at_step if stepped else now
+        rates = self.at_step if stepped else now
         self._told = None if stepped else now
         return rates if self._by_hand else None
 

@@ -258,7 +258,7 @@ class Passes:
 
     def _runs(self, epoch: int) -> Iterator[Any]:
         first = True
-        self._run.begin_pass()
+        self._run.begin_pass(epoch)
         while (given := self._next(epoch)) is not None:
             session = self._joined()
             run = self._order.in_order(given)

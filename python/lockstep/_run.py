@@ -22,6 +22,7 @@ from lockstep import (
     _metrics,
     _optimizer,
     _preparing,
+    _rates,
     _reads,
     _reduction,
     _samples,
@@ -74,6 +75,7 @@ class RunInHand:
         *,
         rank: int,
         global_batch: int,
+        in_epoch: int,
         settle: Callable[[], list[torch.Tensor]],
         stepped: Callable[[tuple[_agreed.Clip, ...] | None], None],
     ) -> None:
@@ -85,7 +87,8 @@ class RunInHand:
         self._base_batch = parts.base_batch
         self._global_batch, self._batch_size = global_batch, parts.order.batch_size
         custom = parts.rule.updates is not None
-        self.agreed = _agreed.Agreed(tuple(range(len(parts.parameters.list))), tuple(optimizer.factors))
+        by_hand = _rates.ByHand(tuple(optimizer.factors), in_epoch, drawn=parts.drawn)
+        self.agreed = _agreed.Agreed(tuple(range(len(parts.parameters.list))), by_hand)
         agreed = self.agreed
         shown = settle if custom and parts.several is None else None
         self.reads = _reads.Watch(parts.parameters.list, self._say_for_all, shown, lambda: agreed.now.clips)
@@ -102,8 +105,9 @@ class RunInHand:
             return not self._ended()
         return self.work is not None and not self._ended() and self.state in (State.IN_HAND, State.FAILED, State.BACKWARD)
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, epoch: int) -> None:
         self._unstepped = 0
+        self.agreed.rates.begin_pass(epoch)
 
     def hand_out(self, work: Work) -> None:
         if self.work is None or self.work.gradient != work.gradient or self.work.round != work.round:
@@ -114,6 +118,7 @@ class RunInHand:
         self._weight = None
         self._stepped = set()
         self._steps_at_run = self.schedule_steps
+        self.agreed.rates.begin_batch(work.schedule_position)
 
     def take_back(self) -> None:
         """The batch was not used. Its run is handed out again."""
@@ -132,6 +137,7 @@ class RunInHand:
         clips = self.reads.step()
         self.state = State.STEPPED
         self._unstepped = 0
+        self.agreed.rates.stepped(self._optimizer.at_step)
         self._after_step(clips)
 
     def part_stepped(self, number: int) -> None:
@@ -147,6 +153,8 @@ class RunInHand:
         self._gradient_version = self._parameters.add_gradients(run.gradient, self.floats, self._several[number], counts_for)
         self._stepped.add(number)
         self.state = State.STEPPED
+        if len(self._stepped) == 1:
+            self.agreed.rates.stepped(self._optimizer.at_step)
 
     def schedule_stepped(self, passes: int) -> None:
         """`passes`: over the loader, that have begun."""
@@ -258,14 +266,21 @@ class RunInHand:
         said = _agreed.Said(
             clips=None if self.state is State.BACKWARD and self._accumulates and not self.reads.clips else self.reads.announce(),
             more_clips=self.reads.more_to_come,
-            rates=self._optimizer.rates_by_hand(stepped=self.state is State.STEPPED),
             steps_in_update=self._steps_in_update(),
             accumulates=self._accumulates if self.micro_batches > 1 else None,
         )
-        values, how = self.agreed.metrics(said)
+        values, how = self.agreed.metrics(said, self._rates_by_hand())
         if values:
             assert self.work is not None
             self._log.add(values, how, len(self.work.samples), len(self.work.samples))
+
+    def _rates_by_hand(self) -> dict[str, float] | None:
+        stepped = self.state is State.STEPPED
+        rates = self._optimizer.rates_by_hand(stepped=stepped)
+        if rates is None:
+            return None
+        assert self.work is not None
+        return self.agreed.rates.said(self.work.epoch, self.work.schedule_position, rates, stepped=stepped)
 
     def _steps_in_update(self) -> bool | None:
         schedule = self._schedule

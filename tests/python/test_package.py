@@ -18,8 +18,91 @@ import package  # noqa: E402
 from package import HERE, ROOT, harness, run  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "python"))
-from lockstep import Session, UsageError, _abi, _session, _settings, _torch  # noqa: E402
+from lockstep import Session, UsageError, _abi, _rates, _session, _settings, _torch  # noqa: E402
 from lockstep._own import OwnCoordinator  # noqa: E402
+
+
+class RatesTest(harness.ClusterTest):
+    """Rates that a script sets by its own count of steps, where workers have other numbers of steps than there are rounds."""
+
+    ROUNDS, EPOCHS = 10, 4
+    SCRIPTS = {
+        "by all steps": lambda epoch, step, steps: (1 / (1 + steps), 1 / (2 + steps)),
+        "by the epoch": lambda epoch, step, steps: (0.1**epoch, 0.1**epoch),
+        "by the epoch and the step in it": lambda epoch, step, steps: (1 / (1 + epoch + step / 10),) * 2,
+        "anew in each epoch": lambda epoch, step, steps: (0.5**epoch * (1 - step / 20),),
+        "of many groups": lambda epoch, step, steps: tuple(0.7**i / (1 + epoch + step / 10) for i in range(9)),
+    }
+
+    def play(self, script, shares):
+        """Each round's rates, as all workers read them. `shares`: steps of each worker in a round."""
+        groups = len(script(0, 0, 0))
+        workers = [_rates.ByHand((1.0,) * groups, self.ROUNDS) for _ in shares(0)]
+        steps, in_epoch = [0] * len(workers), [0] * len(workers)
+        found = []
+        for round_ in range(self.ROUNDS * self.EPOCHS):
+            epoch = round_ // self.ROUNDS
+            least, greatest = {}, {}
+            for i, (worker, share) in enumerate(zip(workers, shares(round_), strict=True)):
+                if round_ % self.ROUNDS == 0 or (share and not steps[i]):
+                    worker.begin_pass(epoch)
+                    in_epoch[i] = 0
+                for _ in range(share):
+                    worker.begin_batch(float(round_))
+                    rates = script(epoch, in_epoch[i], steps[i])
+                    worker.stepped(rates)
+                    steps[i], in_epoch[i] = steps[i] + 1, in_epoch[i] + 1
+                    for name, value in worker.said(epoch, float(round_), rates, stepped=True).items():
+                        least[name] = min(least.get(name, value), value)
+                        greatest[name] = max(greatest.get(name, value), value)
+            read = {worker.read(least, greatest) for i, worker in enumerate(workers) if steps[i]}
+            self.assertEqual(len(read), 1, read)
+            found.append(read.pop())
+        return found
+
+    def assert_as_alone(self, shares, scripts=SCRIPTS):
+        for name, script in scripts.items():
+            with self.subTest(name):
+                for round_, (rates, differs) in enumerate(self.play(script, shares)):
+                    self.assertEqual(differs, "", round_)
+                    wanted = script(round_ // self.ROUNDS, round_ % self.ROUNDS, round_)
+                    for rate, its in zip(rates, wanted, strict=True):
+                        self.assertAlmostEqual(rate / its, 1, 7, round_)
+
+    def test_work_moves_to_one_worker(self):
+        self.assert_as_alone(lambda round_: (1, 1, 1) if round_ % self.ROUNDS == 0 else (1 + round_ % 3, 1, 1 - (round_ % 3 > 0)))
+
+    def test_workers_are_lost(self):
+        both = {name: script for name, script in self.SCRIPTS.items() if name != "anew in each epoch"}
+        self.assert_as_alone(lambda round_: (1, 1, 1, 1) if round_ < 7 else (2, 2, 0, 0) if round_ < 23 else (0, 4, 0, 0), both)
+
+    def test_a_newcomer_counts_for_nothing_until_the_next_epoch(self):
+        self.assert_as_alone(lambda round_: (1, 1, int(round_ >= 17)))
+
+    def test_a_resumed_job_goes_by_its_own_counts(self):
+        """All begin in the middle of an epoch, and their scripts count from 0."""
+        workers = [_rates.ByHand((1.0,), 10) for _ in range(2)]
+        for worker in workers:
+            worker.begin_pass(1)
+        for round_ in range(14, 20):
+            said = []
+            for worker in workers:
+                worker.begin_batch(float(round_))
+                rates = (1 / (1 + round_ - 14),)
+                worker.stepped(rates)
+                said.append(worker.said(1, float(round_), rates, stepped=True))
+            self.assertEqual(said[0], said[1])
+            self.assertEqual([worker.read(said[0], said[1]) for worker in workers], [(rates, "")] * 2)
+
+    def test_other_rates_at_the_same_step_are_told(self):
+        found = [_rates.ByHand((1.0,), 10) for _ in range(2)]
+        said = []
+        for i, worker in enumerate(found):
+            worker.begin_pass(0)
+            worker.begin_batch(0.0)
+            worker.stepped((0.1 * (1 + i),))
+            said.append(worker.said(0, 0.0, (0.1 * (1 + i),), stepped=True))
+        self.assertEqual(found[0].read(said[0], said[1]), ((0.1,), "lr"))
 
 
 class SettingsTest(harness.ClusterTest):

@@ -54,7 +54,7 @@ class DdpTest(TorchTest):
 class WrapperTest(DdpTest):
     WRAPPED = ("plain", "adam_without_set_epoch", "tutorial", "join_and_no_sync")
     GRADIENTS = ("clipped_norm", "clipped_values", "clipped_in_parts", "looked_at", "scaled")
-    RATES = ("rates_by_hand", "rates_by_epoch", "scheduler_of_its_own", "stepped_each_epoch", "stepped_each_update", "stepped_and_clipped")
+    RATES = ("rates_by_hand", "rates_by_epoch", "rates_by_epoch_and_step", "scheduler_of_its_own", "stepped_each_epoch", "stepped_each_update", "stepped_and_clipped")
     ACCUMULATED = ("accumulated", "accumulated_sum")
 
     def test_scripts_train_as_with_ddp(self):
@@ -78,6 +78,12 @@ class WrapperTest(DdpTest):
     def test_unequal_shares_train_as_with_ddp(self):
         """Worker 0 has several batches in most rounds, so of some no update comes."""
         self.trained(2, "balance", ("plain", "clipped_norm", "looked_at", "clipped_in_parts", "scaled", "stepped_each_epoch", "accumulated"), slow=(1, 4))
+
+    def test_rates_by_hand_are_those_of_the_rounds_where_work_moves(self):
+        """The scripts' counts run ahead on one worker, and stay behind on the other."""
+        self.trained(2, "balance", ("rates_by_hand", "rates_by_epoch", "rates_by_epoch_and_step", "scheduler_of_its_own", "rates_and_clipped"),
+                     slow=(1, 4))
+        self.trained(4, "flexrr", ("rates_by_hand", "rates_by_epoch_and_step"), slow=(1, 4))
 
     def test_calls_of_torch_distributed_go_on_and_never_stop_the_job(self):
         """Where work moves, calls for each batch do not match: the workers end with one line each."""

@@ -90,6 +90,24 @@ class OneWorkerEndsTest(FaultsTest):
                 if status:
                     self.assertRegex(done.stdout, rf"launch +\| worker 1 {status}")
 
+    def test_rates_that_the_script_sets_are_those_of_the_rounds(self):
+        """Worker 0 has all batches from the second round on, so it counts twice as many steps; and the loss differs in nothing."""
+        for name, rate in (("by all steps", "0.5 / (1 + steps)"), ("by the epoch", "0.5 * 0.1**epoch"),
+                           ("by the place in it", f"0.5 / (1 + epoch + i / {SAMPLES // BATCH})")):
+            with self.subTest(name):
+                sets = f"opt.param_groups[0]['lr'] = {rate}\n        steps, i = steps + 1, i + 1"
+                ends = []
+                for killed in ("", "if here(): os.kill(os.getpid(), signal.SIGKILL)\n        "):
+                    script = SCRIPT.replace("    for x, y, samples in loader:\n", "    i = 0\n    for x, y, samples in loader:\n")
+                    self.run_dir = self.folder / f"{name.replace(' ', '-')}-{len(ends)}"
+                    done = lockstep_run("-n", 2, "--policy", "full", "--run-dir", self.run_dir,
+                                        self.script(script.replace("#change\n", "steps = 0\n").replace("#batch\n", killed + sets + "\n")))
+                    self.assertEqual(done.returncode, 0, done)
+                    ends.append([float(value) for value in re.search(r"\| end (.*)", done.stdout)[1].split()])
+                self.assertIn("was ended by SIGKILL", done.stdout)
+                for value, its in zip(*ends, strict=True):
+                    self.assertAlmostEqual(value, its, 5)
+
     def test_a_killed_coordinator_costs_no_bit(self):
         """Killed by a worker of its own, in the midst of a batch; the launcher restarts it."""
         kill = """

@@ -219,6 +219,36 @@ def rates_by_epoch(by_job):
     return model
 
 
+def rates_by_epoch_and_step(by_job):
+    """As the fine-tuning scripts of vision models (MAE, ConvNeXt): from the pass and the place in it, with a scale for each group."""
+    def groups(model):
+        return torch.optim.SGD([{"params": [one], "scale": 0.5**i} for i, one in enumerate(model.parameters())], lr=0.1, momentum=0.9)
+    model, opt, loader, _ = Parts(by_job, groups).all()
+    for epoch in range(EPOCHS):
+        for i, (x, y) in enumerate(loader):
+            for group in opt.param_groups:
+                group["lr"] = 0.2 / (1 + epoch + i / 8) * group["scale"]
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+    return model
+
+
+def rates_and_clipped(by_job):
+    """Clipping asks for the gradient before the step, so the rates of a batch are said before it, too."""
+    model, opt, loader, _ = Parts(by_job).all()
+    step = 0
+    for _ in range(EPOCHS):
+        for x, y in loader:
+            opt.param_groups[0]["lr"] = 0.2 / (1 + step)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+            opt.step()
+            step += 1
+    return model
+
+
 def scheduler_of_its_own(by_job):
     """That job.prepare is not given."""
     parts = Parts(by_job, lambda model: with_scheduler(sgd(model)))
