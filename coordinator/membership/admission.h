@@ -54,8 +54,8 @@ class Admission {
   void Refuse(ConnectionId connection, std::string reason, bool try_again = false);
   // The newest decision of the coordinator before (msg::Welcome::decided).
   std::optional<HeldParameters> Decided() const;
-  // Describes how this program's settings differ from the others'; empty: they do not.
   bool WasInTheJob(const msg::Hello& hello) const;
+  // Describes how this program's settings differ from the others'; empty: they do not.
   std::string SettingsMismatch(const msg::Hello& hello) const;
 
   Job* job_;

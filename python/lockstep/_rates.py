@@ -146,7 +146,7 @@ class ByHand:
             return None, ""
         differs = _differs(in_epoch, least, greatest)
         name = in_epoch
-        torn = bool(differs) or (_TORN in greatest and least[_STEPS] == greatest[_STEPS])
+        torn = bool(differs) or (_TORN in greatest and least.get(_STEPS) == greatest.get(_STEPS))
         if in_job is not None and (name is None or torn or _BY_JOB in greatest):
             self._by_job = self._by_job or torn
             name, differs = in_job, _differs(in_job, least, greatest)
@@ -180,7 +180,10 @@ class ByHand:
                 raise JobFailed("this worker has had no batch with such proportions of the rates that the script sets")
             return _times(first, proportions) if first else proportions
         if f"{name}.1" in values:
-            return (first, *(values[f"{name}.{i}"] for i in range(1, len(self._factors))))
+            others = [values.get(f"{name}.{i}") for i in range(1, len(self._factors))]
+            if None in others:
+                raise JobFailed("a round has so many metrics that rates which the script sets were left out")
+            return (first, *(rate for rate in others if rate is not None))
         return _times(first, self._factors)
 
 
@@ -192,7 +195,8 @@ def _differs(name: str | None, least: Mapping[str, float], greatest: Mapping[str
     """Of those that are behind the least counts: they are at different steps."""
     if name is None or name.endswith((_BEHIND, _LATE)):
         return ""
-    return next((one for one in least if (one == name or one.startswith(f"{name}.")) and least[one] != greatest[one]), "")
+    claims = (one for one in least if one == name or one.startswith(f"{name}."))
+    return next((one for one in claims if least[one] != greatest.get(one, least[one])), "")
 
 
 def _same(one: Rates, other: Rates) -> bool:
