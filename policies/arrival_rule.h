@@ -30,6 +30,8 @@ class ArrivalRule : public ClosingRule {
   void OnCommitted(const RoundView& view) final {
     if (!view.exact) arrivals_.Add(view, full_work_);
     deadline_ = arrivals_.Deadline(options_.k);
+    // A worker that is left out has computed for nothing. One that is late may give what it has.
+    if (deadline_ && !full_work_) deadline_ = arrivals_.BestWait(*deadline_);
   }
 
  protected:

@@ -24,6 +24,12 @@ class Arrivals {
   // median; nothing before `rounds` rounds, at most five, are known.
   std::optional<Duration> Deadline(double k) const;
 
+  // From `least` on, the longest wait that is about as good as any by the arrivals per second of
+  // the known rounds. A shorter one would leave out what it must wait for later. It is longer than
+  // all arrivals if it pays to wait for each of them. A worker that had not arrived counts as never
+  // there: a wait that followed the guesses would grow with each round in which a worker stalls.
+  Duration BestWait(Duration least) const;
+
   // Each known round has one vector, ascending.
   const std::vector<std::vector<Duration>>& rounds() const { return recent_; }
 
@@ -31,6 +37,7 @@ class Arrivals {
   const std::size_t rounds_;
   std::size_t next_ = 0;
   std::vector<std::vector<Duration>> recent_;
+  std::vector<std::vector<Duration>> arrived_;  // the same rounds, without guesses
 };
 
 }  // namespace lockstep::policies

@@ -42,10 +42,10 @@ class Speeds {
     for (const WorkerView& member : members) {
       const Known& known = known_[member.member.worker.value];
       means.push_back(known.mean);
-      if (known.rounds > 1) spreads.push_back(known.spread);
+      if (known.rounds > 1) spreads.push_back(known.spread * OverMedian(known.rounds - 1));
     }
-    usual_spread_ = spreads.empty() ? 0 : LowerMedian(std::move(spreads));
     const double usual = LowerMedian(means);
+    usual_spread_ = spreads.empty() ? SpreadOf(means, usual) : LowerMedian(std::move(spreads));
     std::vector<Duration> times;
     for (std::size_t i = 0; i < members.size(); ++i) {
       const Known& known = known_[members[i].member.worker.value];
@@ -75,6 +75,22 @@ class Speeds {
   static double ErrorOf(std::uint32_t rounds) {
     const double kept = 1 / (2 * kMemory - 1);  // of a mean with exponential weights
     return std::min(1.0, kAlike * std::max(1.0 / rounds, kept));
+  }
+
+  // A variance over its median, if it is of so many differences: few are mostly too small. After
+  // Wilson and Hilferty, "The distribution of chi-square", PNAS 17, 1931.
+  static double OverMedian(std::uint32_t differences) {
+    return std::pow(1 - 2.0 / (9.0 * differences), -3);
+  }
+
+  // After one round only workers can be compared. That most are much alike shows what chance makes;
+  // where half of them or more have the same time, all others differ.
+  static double SpreadOf(const std::vector<double>& means, double usual) {
+    constexpr double kDeviation = 1.4826;  // over the median of what is off, if times are normal
+    std::vector<double> off;
+    for (const double mean : means) off.push_back(std::abs(mean / usual - 1));
+    const double deviation = kDeviation * LowerMedian(std::move(off));
+    return deviation * deviation;
   }
 
   void Add(const WorkerView& member, double change) {

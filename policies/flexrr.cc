@@ -26,10 +26,13 @@ constexpr int kWaits = 16;
 constexpr std::size_t kStepsAtOnce = 16384;
 constexpr std::size_t kFewestAtOnce = 8;
 
-// No worker is stuck in a unit within so many of its usual unit times, or such a time.
-constexpr int kStuckUnits = 3;
-constexpr int kFarSlower = 4;      // than the median worker
-constexpr int kHopelessShare = 4;  // of the round so far: that long after all others are done
+// No worker is stuck in a unit within so many of its usual unit times, nor within what units take
+// now and then, nor within such a time.
+constexpr double kStuckUnits = 3;
+constexpr double kBeyondLongest = 1.25;  // of recent units
+constexpr double kMostStuckUnits = 16;   // all may have been stopped together
+constexpr int kFarSlower = 4;            // than the median worker
+constexpr int kHopelessShare = 4;        // of the round so far: that long after all others are done
 constexpr Duration kShortestStuck = std::chrono::milliseconds(20);
 constexpr std::size_t kFreePasses = 3;     // of units that it was handed and has not begun
 constexpr std::size_t kMostDoublings = 5;  // of the patience with those that are late
@@ -139,6 +142,7 @@ class Flexrr final : public WorkRule {
     next_hand_over_.clear();
     promises_.clear();
     received_.clear();
+    stuck_units_.reset();
   }
 
   // Without promises all workers that lag would choose the same helper until one of them has
@@ -389,12 +393,31 @@ class Flexrr final : public WorkRule {
   // The time from its last news until a late worker counts as stuck.
   Duration DueIn(const RoundView& view, std::size_t i, Duration usual) {
     const WorkerView& worker = view.workers[i];
-    return std::max(Computed(worker)
-                        ? 4 * Delivery() + usual
-                        : RunTime(worker, worker.units_done, worker.units_done + InHand(worker),
-                                  standings_.unit_time(i)) +
-                              (kStuckUnits - 1) * standings_.unit_time(i),
-                    kShortestStuck);
+    return std::max(
+        Computed(worker)
+            ? 4 * Delivery() + usual
+            : RunTime(worker, worker.units_done, worker.units_done + InHand(worker),
+                      standings_.unit_time(i)) +
+                  FromSeconds((StuckUnits(view) - 1) * Seconds(standings_.unit_time(i))),
+        kShortestStuck);
+  }
+
+  // Where units take different times because of their data, each worker has long ones, which take
+  // as long again elsewhere. If only some do, it is no matter of the data.
+  double StuckUnits(const RoundView& view) {
+    if (stuck_units_) return *stuck_units_;
+    std::vector<double> longest;
+    for (const WorkerView& worker : view.workers) {
+      if (worker.unit_time_mean == Duration{}) continue;
+      longest.push_back(Seconds(worker.unit_time_longest) / Seconds(worker.unit_time_mean));
+    }
+    stuck_units_ = kStuckUnits;
+    if (longest.size() > 1) {
+      const auto middle = longest.begin() + (std::ssize(longest) - 1) / 2;
+      std::ranges::nth_element(longest, middle);
+      stuck_units_ = std::clamp(kBeyondLongest * *middle, kStuckUnits, kMostStuckUnits);
+    }
+    return *stuck_units_;
   }
 
   static Time LastHeardOf(const WorkerView& worker) {
@@ -435,8 +458,9 @@ class Flexrr final : public WorkRule {
   };
   Standings standings_;
   std::vector<Late> late_;
-  std::vector<MoveAt> moves_at_;  // of this look's moves
-  Duration usual_delivery_{};     // of earlier rounds
+  std::vector<MoveAt> moves_at_;       // of this look's moves
+  Duration usual_delivery_{};          // of earlier rounds
+  std::optional<double> stuck_units_;  // of this round
   bool knows_delivery_ = false;
 };
 

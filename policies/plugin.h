@@ -16,7 +16,7 @@
 namespace lockstep::policies {
 
 // Changes with this header, policy.h and job_config.h.
-inline constexpr std::uint32_t kPluginVersion = 5;
+inline constexpr std::uint32_t kPluginVersion = 6;
 
 }  // namespace lockstep::policies
 

@@ -57,6 +57,7 @@ struct WorkerView {
   // exponentially weighted distance of parts from that. Zero while nothing is known.
   Duration unit_time_mean{};
   Duration unit_time_deviation{};
+  Duration unit_time_longest{};  // of one unit of its last sixteen parts
   // Its runs in this round, by the plan; a worker without units there takes as many as it can. They
   // are within most_in_run.
   RunLimit runs;

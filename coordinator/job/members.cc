@@ -1,6 +1,8 @@
 #include "coordinator/job/members.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -21,6 +23,13 @@ void UnitTimes::Add(Duration unit) {
   before_that_ = std::exchange(before_, unit);
   parts_ = std::min(parts_ + 1, 2);
 }
+
+void UnitTimes::AddLongest(Duration unit) {
+  longest_[next_longest_] = unit;
+  next_longest_ = (next_longest_ + 1) % longest_.size();
+}
+
+Duration UnitTimes::Longest() const { return std::ranges::max(longest_); }
 
 // In a part whose units take b beside their runs, those of a run of r take y = b (1 + c x), x = 1 /
 // r, and c is the unknown. By least squares y - mean y = b c (x - mean x), where b = mean y / (1 +
@@ -61,17 +70,25 @@ void RunCost::Add(std::span<const Run> runs) {
   y_mean /= units;
   double xx = 0;
   double xy = 0;
+  double yy = 0;
   for (const Length& length : lengths) {
+    const double y = length.unit_seconds / y_mean - 1;
     xx += length.units * (length.x - x_mean) * (length.x - x_mean);
-    xy += length.units * (length.x - x_mean) * (length.unit_seconds / y_mean - 1);
+    xy += length.units * (length.x - x_mean) * y;
+    yy += length.units * y * y;
   }
   const double kept = xx_ + xx <= kEnough ? 1 : xx < kEnough ? (kEnough - xx) / xx_ : 0;
   xx_ = xx_ * kept + xx;
   xy_ = xy_ * kept + xy;
+  yy_ = yy_ * kept + yy;
+  free_ = free_ * kept + static_cast<double>(lengths.size() - 1);
   mean_xy_ = mean_xy_ * kept + x_mean * xy;
 }
 
-std::optional<double> RunCost::in_units() const {
+// The error is the slope's: the variance of a unit's time, as far as the runs' lengths do not
+// explain it, over xx. Where runs cost nearly all of the time, a slope that is well known makes a
+// cost that is not, so costs are compared by their slopes.
+std::optional<RunCost::Estimate> RunCost::estimate() const {
   // A part of four units in runs of 2, 1 and 1 is worth 0.25, one of 16 in runs of 8 to 1 is 1.3. A
   // worker that never shows more than that, because it has few units, takes the others' cost.
   constexpr double kTellsNothing = 0.5;
@@ -80,7 +97,30 @@ std::optional<double> RunCost::in_units() const {
   // not make the others look as if they took no time.
   constexpr double kDoubt = 0.1;
   if (xx_ < kTellsNothing) return std::nullopt;
-  return xy_ / (std::max(xx_ - mean_xy_, kLeastUnit * xx_) + kDoubt);
+  Estimate estimate;
+  estimate.units = xy_ / (std::max(xx_ - mean_xy_, kLeastUnit * xx_) + kDoubt);
+  estimate.slope = xy_ / xx_;
+  estimate.mean_x = xy_ == 0 ? 1 : mean_xy_ / xy_;
+  // About the quantiles of Student's distribution that one in twenty and one in ten thousand
+  // exceed. Two parts may lie on a line by chance.
+  const double left = std::max(free_ - 1, 1.0);
+  const double variance = std::max(yy_ - xy_ * xy_ / xx_, 0.0) / left;
+  const double deviation = std::sqrt(variance / xx_);
+  estimate.error = (2 + 10 / (left * left)) * deviation;
+  constexpr double kFew = 3;
+  estimate.surely =
+      left < kFew ? std::numeric_limits<double>::infinity() : (4 + 180 / (left * left)) * deviation;
+  return estimate;
+}
+
+double RunCost::Estimate::Likely() const {
+  const double chance = (error / 2) * (error / 2);
+  return slope == 0 ? 0 : units * slope * slope / (slope * slope + chance);
+}
+
+bool RunCost::Estimate::DiffersFrom(double usual) const {
+  constexpr double kLeastPart = 0.05;
+  return std::abs(slope - usual / std::max(1 + usual * mean_x, kLeastPart)) > surely;
 }
 
 void ClockOffset::Add(Time sent, Time received, std::int64_t worker_ns) {
@@ -222,16 +262,36 @@ std::vector<ConnectionId> Members::Connections(std::span<const MemberId> of) con
   return connections;
 }
 
+// A median's standard deviation is 1.25 of a mean's.
 void Members::NoteUsualRunCost() {
   std::vector<double> costs;
+  std::vector<double> slopes;
+  std::vector<double> errors;
   for (const Member& member : members_) {
-    const std::optional<double> own = member.run_cost.in_units();
-    if (member.connected() && own) costs.push_back(*own);
+    const std::optional<RunCost::Estimate> own = member.run_cost.estimate();
+    if (!member.connected() || !own) continue;
+    costs.push_back(own->units);
+    slopes.push_back(own->slope);
+    errors.push_back(own->error);
   }
   if (costs.empty()) return;
-  std::sort(costs.begin(), costs.end());
-  const double median = (costs[costs.size() / 2] + costs[(costs.size() - 1) / 2]) / 2;
-  for (Member& member : members_) member.usual_run_cost = median;
+  const auto median = [](std::vector<double>* values) {
+    std::ranges::sort(*values);
+    return ((*values)[values->size() / 2] + (*values)[(values->size() - 1) / 2]) / 2;
+  };
+  RunCost::Estimate usual;
+  usual.units = median(&costs);
+  usual.slope = median(&slopes);
+  usual.error =
+      median(&errors) * std::min(1.25 / std::sqrt(static_cast<double>(costs.size())), 1.0);
+  for (Member& member : members_) member.usual_run_cost = usual.Likely();
+}
+
+// Where only one of many workers took a run's cost out of its unit times it would seem the quickest
+// by far.
+std::optional<double> Member::RunCostInUnits() const {
+  const std::optional<RunCost::Estimate> own = run_cost.estimate();
+  return own && own->DiffersFrom(usual_run_cost.value_or(0)) ? own->units : usual_run_cost;
 }
 
 void Members::SetPath(WorkerId from, const PeerPath& path) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -30,6 +32,9 @@ class UnitTimes {
  public:
   // The mean time of a part's units, without what their runs have cost.
   void Add(Duration unit);
+  // The longest time of a unit of a part.
+  void AddLongest(Duration unit);
+  Duration Longest() const;  // of the last sixteen parts; zero: nothing is known
 
   Duration mean{};  // zero: nothing is known
   Duration deviation{};
@@ -39,6 +44,8 @@ class UnitTimes {
   int parts_ = 0;  // that are known; 2: or more
   Duration before_{};
   Duration before_that_{};
+  std::array<Duration, 16> longest_{};
+  std::size_t next_longest_ = 0;
 };
 
 // The time of a run beside its units, in unit times. Because of it the units of a short run seem
@@ -51,14 +58,26 @@ class RunCost {
   };
   // The runs of a part. Runs of equal length tell nothing.
   void Add(std::span<const Run> runs);
-  // Below zero where noise says so.
-  std::optional<double> in_units() const;
+  struct Estimate {
+    double units = 0;  // below zero where noise says so
+    // Of the line that shows the cost, and how far off that may be by chance, because units take
+    // different times: once in twenty times, and once in ten thousand.
+    double slope = 0;
+    double error = 0;
+    double surely = 0;
+    double mean_x = 0;
+    double Likely() const;                 // the nearer to zero the more it may be by chance
+    bool DiffersFrom(double usual) const;  // by more than chance makes of one of many
+  };
+  std::optional<Estimate> estimate() const;
 
  private:
   // Sums over units, of deviations from the means of their part: x is 1 / the units of the unit's
   // run, y its time over the part's mean.
   double xx_ = 0;
   double xy_ = 0;
+  double yy_ = 0;
+  double free_ = 0;     // lengths of runs beside the first one of each part
   double mean_xy_ = 0;  // xy times the part's mean of x
 };
 
@@ -178,7 +197,7 @@ struct Member {
 
   UnitTimes unit_times;
   RunCost run_cost;                      // by its own runs
-  std::optional<double> usual_run_cost;  // the median of all that know theirs, at the last plan
+  std::optional<double> usual_run_cost;  // of all workers, at the last plan
   std::uint32_t longest_run = 1;         // units, by its last plan
   std::optional<UnfinishedRun> unfinished_run;
   ResponseDelay response;
@@ -194,11 +213,8 @@ struct Member {
 
   // The cost of a run, in unit times, is much the same for all workers. A worker that computes its
   // whole share as one run never learns its own cost. If that counted as nothing, its units would
-  // seem slower the fewer it gets.
-  std::optional<double> RunCostInUnits() const {
-    const std::optional<double> own = run_cost.in_units();
-    return own ? own : usual_run_cost;
-  }
+  // seem slower the fewer it gets. Its own counts where it surely differs.
+  std::optional<double> RunCostInUnits() const;
 
   bool behind() const { return IsBehind(state); }
   bool away() const { return absence.has_value(); }
@@ -238,7 +254,7 @@ class Members {
   std::span<const Member> all() const { return members_; }
   std::uint32_t slots() const { return static_cast<std::uint32_t>(members_.size()); }
 
-  // Sets the usual cost of a run: the median over the members that know theirs.
+  // Sets the usual cost of a run: the median over the members, as far as it is not by chance.
   void NoteUsualRunCost();
 
   std::uint32_t CountLive() const { return Count(MemberState::kLive); }

@@ -14,11 +14,15 @@ namespace {
 // has cost: the units of short runs would seem slower than those of long ones.
 void NoteUnits(const msg::Sealed& sealed, const RoundWork& work, Member* from) {
   Duration took{};
+  Duration longest{};
   double units = 0;
   for (const UnitTiming& timing : sealed.units) {
     if (timing.end_ns <= timing.start_ns) continue;
-    took += Duration(timing.end_ns) - Duration(timing.start_ns);
-    units += work.CostOf(timing.unit.index);
+    const Duration unit = Duration(timing.end_ns) - Duration(timing.start_ns);
+    const double cost = work.CostOf(timing.unit.index);
+    took += unit;
+    longest = std::max(longest, FromSeconds(Seconds(unit) / cost));
+    units += cost;
   }
   if (units == 0) return;
   const std::optional<double> cost = from->RunCostInUnits();
@@ -29,6 +33,7 @@ void NoteUnits(const msg::Sealed& sealed, const RoundWork& work, Member* from) {
     from->unit_times.beside_cost = true;
   }
   from->unit_times.Add(FromSeconds(Seconds(took) / units));
+  from->unit_times.AddLongest(longest);
 }
 
 // Runs of different lengths show what a run costs beside its units.
@@ -83,6 +88,7 @@ void NoteUnfinishedRun(const policies::WorkerView& view, RoundId round, Members*
   // Not level: it is still in a run of an earlier round.
   if (member.id != view.member || !view.level || policies::Computed(view)) return;
   if (member.away()) return;  // its absence is no unit's time
+  if (view.units_done > 0 && view.pace > member.unit_times.mean) member.unit_times.Add(view.pace);
   member.unfinished_run = UnfinishedRun{
       round, view.progressed_at,
       policies::CostOf(view, view.units_done, view.units_done + policies::InHand(view))};

@@ -21,7 +21,8 @@ void BoundTimes(const ClockOffset& clock, Time given, Time now, msg::Sealed* sea
 // Adds the part's times to its worker's history, as those of usual units.
 void NoteTimes(const msg::Sealed& sealed, const RoundWork& work, Member* from);
 
-// The round goes on without what the worker has in hand: the run ends later, and says so then.
+// The round goes on without what the worker has in hand: the run ends later, and says so then. If
+// the units before that run took longer than usual, their pace counts.
 void NoteUnfinishedRun(const policies::WorkerView& view, RoundId round, Members* members);
 // The worker has ended that run and `applied` the round, which took the first member's time.
 void NoteEndOfRun(RoundId applied, Time now, Duration application, Member* from);

@@ -144,21 +144,33 @@ std::uint32_t CountUnits(const StartParameters& start, bool fine, const RunBound
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(units, job.global_batch));
 }
 
-// Each worker's units stand side by side; those of the trusted come first.
+// Each worker's units stand side by side, but those that were given back are dealt out to the
+// trusted one by one. A worker may have been left out because its units take long: together they
+// would make the next one late, and be left out again, up to the epoch's end.
 std::vector<std::vector<Unit>> InOrder(const PlannedUnits& planned,
                                        const std::vector<std::uint32_t>& shares,
                                        const std::vector<bool>& trusted) {
   std::vector<std::size_t> order(shares.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_partition(order.begin(), order.end(), [&](std::size_t i) { return trusted[i]; });
+  const auto others =
+      std::stable_partition(order.begin(), order.end(), [&](std::size_t i) { return trusted[i]; });
   std::vector<std::vector<Unit>> queues(shares.size());
   auto at = planned.units.begin();
+  const auto fresh = at + planned.given_back;
+  bool room = true;
+  while (at != fresh && std::exchange(room, false)) {
+    for (auto i = order.begin(); i != others && at != fresh; ++i) {
+      if (queues[*i].size() == shares[*i]) continue;
+      queues[*i].push_back(*at++);
+      room = true;
+    }
+  }
   for (const std::size_t i : order) {
-    LOCKSTEP_CHECK(shares[i] <= planned.units.end() - at, "I2: more units are shared out than {}",
+    const auto more = static_cast<std::ptrdiff_t>(shares[i] - queues[i].size());
+    LOCKSTEP_CHECK(more <= planned.units.end() - at, "I2: more units are shared out than {}",
                    planned.units.size());
-    const auto end = at + static_cast<std::ptrdiff_t>(shares[i]);
-    queues[i].assign(at, end);
-    at = end;
+    queues[i].insert(queues[i].end(), at, at + more);
+    at += more;
   }
   LOCKSTEP_CHECK(at == planned.units.end(), "I2: {} units of {} are shared out",
                  at - planned.units.begin(), planned.units.size());

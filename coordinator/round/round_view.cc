@@ -12,6 +12,7 @@ void CopyHistory(const Member& member, policies::WorkerView* view) {
   view->last_heard = member.last_heard;
   view->unit_time_mean = member.unit_times.mean;
   view->unit_time_deviation = member.unit_times.deviation;
+  view->unit_time_longest = member.unit_times.Longest();
   view->run_cost = member.RunCostInUnits();
 }
 

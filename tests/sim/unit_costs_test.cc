@@ -175,6 +175,52 @@ TEST_F(JobOfCosts, WorkersAreLateBecauseOfTheirDataOnceThatIsKnown) {
   EXPECT_EQ(kinds("--job.epochs=1"), std::set<std::string>{"compute"}) << "nothing came again";
 }
 
+// No machine is slow, and units take different times, some three times as long as most. Nobody has
+// told so. The rules may find nothing to gain, and must not lose.
+TEST_F(JobOfCosts, NoRuleIsSlowerThanWaitingForAll) {
+  const std::string drawn = folder_ / "drawn.csv";
+  std::ofstream out(drawn);
+  out << "round,unit,seconds\n";
+  RandomStream random(1);
+  for (int r = 0; r < 30; ++r) {
+    for (int u = 0; u < 128; ++u) {
+      const double long_one = random.NextBelow(20) == 0 ? 2.1 : 1.3;
+      const double seconds = random.NextBelow(10) < 3 ? long_one : 0.7;
+      out << fmt::format("{},{},{:.4f}\n", r, u,
+                         seconds + 0.001 * static_cast<double>(random.NextBelow(100)));
+    }
+  }
+  out.close();
+  // Of a sample that counts: what is left out comes again.
+  const auto seconds_a_sample = [&](const std::string& policy) {
+    std::filesystem::remove_all(folder_ / "run");
+    const std::vector<std::string> arguments = {"--workers=16",
+                                                "--job.global_batch=128",
+                                                "--train-samples=3840",
+                                                "--job.rounds=60",
+                                                "--unit-costs=" + drawn,
+                                                "--policy.name=" + policy,
+                                                "--run-dir=" + (folder_ / "run")};
+    const auto options = ParseSimulateOptions(arguments);
+    EXPECT_TRUE(options.ok()) << options.error().message;
+    const auto outcome = SimulateIntoRunDirectory(*options);
+    EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    const auto records = ReadRounds(folder_ / "run");
+    EXPECT_TRUE(records.ok()) << records.error().message;
+    double samples = 0;
+    for (const auto& record : *records) samples += static_cast<double>(record.samples);
+    return outcome->result.wall_seconds / samples;
+  };
+  const double full = seconds_a_sample("full");
+  for (const char* policy :
+       {"balance", "deadline", "partial", "deadline+balance", "partial+balance"}) {
+    EXPECT_LT(seconds_a_sample(policy), 1.02 * full) << policy;
+  }
+  for (const char* policy : {"flexrr", "auto", "deadline+flexrr"}) {
+    EXPECT_LT(seconds_a_sample(policy), 0.95 * full) << policy;
+  }
+}
+
 // Rounds 3 to 6 have the times of 0 to 2 and 0.
 TEST_F(JobOfCosts, AUnitThatMovesKeepsItsOwnTime) {
   const auto options = Options({"--policy.name=flexrr"});

@@ -62,5 +62,15 @@ TEST(Balance, WhoGetsNothingIsTriedAgain) {
   EXPECT_EQ(tried, 2u);
 }
 
+// A round of eight workers: units of different lengths, and then one slow machine among them.
+TEST(Balance, OneRoundTellsOfASlowWorkerAndNotOfLongUnits) {
+  auto by_data = MakeBalance({});
+  EXPECT_THAT(by_data->Share(Members({68, 75, 70, 66, 78, 72, 85, 74}), 64),
+              ElementsAre(8, 8, 8, 8, 8, 8, 8, 8));
+  auto by_machine = MakeBalance({});
+  EXPECT_THAT(by_machine->Share(Members({70, 72, 71, 69, 142, 70, 73, 71}), 60),
+              ElementsAre(8, 8, 8, 8, 4, 8, 8, 8));
+}
+
 }  // namespace
 }  // namespace lockstep::policies

@@ -49,6 +49,40 @@ TEST(Deadline, ClosesWithoutWhoIsLateBehindTheMedianAndKTimesTheSpread) {
   EXPECT_THAT(verdict.reason, HasSubstr("3 of 4 workers"));
 }
 
+// So many rounds of 8 units each; who is chosen takes `longest` for one, by turns.
+std::unique_ptr<ClosingRule> DeadlineAfter(RoundModel* round, int rounds, int every,
+                                           Duration longest) {
+  auto rule = MakeDeadline({.k = 4, .min_contributors = 2, .workers = 4, .window = 20});
+  for (int i = 0; i < rounds; ++i) {
+    const auto worker = static_cast<std::uint32_t>(i / every % 4);
+    round->SetUnitTime(worker, i % every == 0 ? longest : milliseconds(10));
+    round->AdvanceTo(round->now() + std::chrono::seconds(2));
+    rule->OnCommitted(round->view());
+    round->SetUnitTime(worker, milliseconds(10));
+    round->Next();
+  }
+  return rule;
+}
+
+double DeadlineOf(ClosingRule* rule, RoundModel* round) {
+  round->AdvanceTo(round->now() + milliseconds(1));
+  return Seconds(rule->Judge(round->view()).look_again - round->view().started);
+}
+
+// One of four has long units in each round: without it a round would have three fourths of the
+// work in seven tenths of the time. Not so if it takes ten times as long.
+TEST(Deadline, WaitsForMoreWorkIfThatIsWorthIt) {
+  RoundModel round(4, 8, milliseconds(10));
+  auto rule = DeadlineAfter(&round, 20, 1, milliseconds(14));
+  EXPECT_NEAR(DeadlineOf(rule.get(), &round), 0.112 * 1.25, 1e-4) << "and for a little more";
+  RoundModel stalls(4, 8, milliseconds(10));
+  rule = DeadlineAfter(&stalls, 20, 1, milliseconds(100));
+  EXPECT_NEAR(DeadlineOf(rule.get(), &stalls), 0.0864, 1e-4);
+  RoundModel rare(4, 8, milliseconds(10));
+  rule = DeadlineAfter(&rare, 20, 5, milliseconds(40));
+  EXPECT_NEAR(DeadlineOf(rule.get(), &rare), 0.0864, 1e-4);
+}
+
 TEST(Deadline, NeverWithFewerThanTheLeast) {
   auto rule = MakeDeadline({.k = 4, .min_contributors = 3, .workers = 4, .window = 20});
   RoundModel round(4, 8, milliseconds(10));

@@ -171,6 +171,25 @@ TEST(Flexrr, WhoIsStuckInItsLastUnitIsFencedWhenComputingItAgainIsAsQuick) {
   EXPECT_LT(Seconds(round.age()), 0.14);
 }
 
+// All have had units that took fifteen times as long as usual: so may this one.
+TEST(Flexrr, WhoIsInALongUnitIsNotStuckWhereAllHaveSuch) {
+  for (const bool all : {true, false}) {
+    auto rule = Rule();
+    RoundModel round(4, 8, milliseconds(10));
+    round.KnowUnitTimes();
+    round.SetUnitTime(2, milliseconds(150));
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      round.worker(i).unit_time_longest = milliseconds(all || i == 2 ? 150 : 12);
+    }
+    RunRound(rule.get(), &round, milliseconds(1), milliseconds(200));
+    if (all) {
+      EXPECT_THAT(round.fenced, IsEmpty());
+    } else {
+      EXPECT_THAT(round.fenced, ElementsAre(2));
+    }
+  }
+}
+
 // The others have sealed both of their parts. An exact round needs the units now, any other one has
 // them come again.
 TEST(Flexrr, WhoIsStuckWhereNobodyHasRoomIsFencedUnlessTheRoundIsExact) {
