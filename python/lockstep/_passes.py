@@ -69,7 +69,7 @@ class Passes:
         self._held: Work | None = None  # a run that waits for its pass, or the end of this pass's epoch or a later one
         self._absence: tuple[str, float] | None = None  # why this worker is away, and until when at most (time.monotonic)
         self._left: BaseException | None = None  # what has happened when the script left its loop by break
-        self._told_late = self._told_kept = False
+        self._told_late = self._told_kept = self._told_ahead = False
         self._pending: Work | None = None  # the update of the batch in hand, whose step is still to come
         self._clips: tuple[_agreed.Clip, ...] | None = None  # of this worker, for that update
         self.lacks_update = False  # the model, that of the batch in hand
@@ -238,6 +238,7 @@ class Passes:
         self._come_back()
         self._leave_settled()
         self._complete()
+        self._note_ahead()
         run = self._held or self._run.work
         if self.end is None and run is not None and run.round > 0:
             self.stop(reason)
@@ -445,6 +446,7 @@ class Passes:
             self._leave_settled()
             if self._run.state is State.STEPPED:
                 self._complete()
+                self._note_ahead()
             else:
                 self._go_away(_LEFT, MOST_AWAY_S)
         except (_errors.Error, KeyboardInterrupt, SystemExit) as error:
@@ -462,6 +464,20 @@ class Passes:
             work = self._work()
             if work is not None:
                 self._hold(work, _LEFT)
+
+    def _note_ahead(self) -> None:
+        """Where the loop was left: a script that goes by its own count may end the job with fewer updates."""
+        work = self._held
+        if self._told_ahead or self.end is not None or work is None or work.kind is not Kind.TRAIN:
+            return
+        steps, rounds = self._run.agreed.rates.counts(work.schedule_position)
+        if steps > rounds:
+            self._told_ahead = True
+            _errors.say(
+                f"the script has left its loop after {steps} steps of this worker, which were {rounds} updates of the job: where "
+                "work moves, or a worker is lost, these differ. A loop that ends by count goes by job.round, or over the loader of "
+                "job.prepare(..., updates=N)"
+            )
 
     def _go_away(self, reason: str, at_most: float) -> None:
         session = self._session()

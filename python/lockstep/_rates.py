@@ -108,6 +108,11 @@ class ByHand:
                 self._varies = self._varies or (steps is not self._in_job and steps.last not in (None, rates))
                 steps.add(rates)
 
+    def counts(self, position: float) -> tuple[int, int]:
+        """The steps that this worker's script has made, and the job's rounds between its first batch and this position."""
+        job = self._in_job
+        return (0, 0) if job is None else (len(job), int(position + _NEARLY) - job.began)
+
     def said(self, epoch: int, position: float, rates: Rates, *, stepped: bool) -> dict[str, float]:
         """For a batch of this epoch, of the round at this position. `rates`: at its step, which may have been made."""
         job = self._in_job

@@ -78,6 +78,34 @@ class LoopIsLeftTest(TorchTest):
                 self.assertEqual((summary["status"], summary["rounds"]), ("completed", 10))
                 self.assertRegex(summary["reason"], r"worker \d has ended the job: its script has come to its end")
 
+    def test_a_loop_that_ends_by_its_own_count_is_told_of_the_updates(self):
+        """The faster worker has most batches, so its steps are more than the job's updates."""
+        options = ("-n", 2, "--policy", "flexrr", "--slowdown", "worker=1,factor=8", "--set", "emulate.unit_time=20ms", "--set", "job.units=4")
+        for name, ends in (("its own", "step == 30"), ("the job's", "job.round >= 30")):
+            with self.subTest(name):
+                run_dir = self.folder / name
+                done = lockstep_run(*options, "--run-dir", run_dir, self.script(SCRIPT.replace("batch_size=16", "batch_size=4") +
+                                                                                 PREPARE.replace("epochs=2", "epochs=60, global_batch=16") + f"""
+step = 0
+for epoch in range(60):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+        step += 1
+        if {ends}: break
+    if {ends}: break
+"""))
+                self.assertEqual(done.returncode, 0, done)
+                found = re.search(r"the script has left its loop after (\d+) steps of this worker, which were (\d+) updates of the job", done.stdout)
+                rounds = json.loads((run_dir / "summary.json").read_text())["rounds"]
+                if name == "its own":
+                    self.assertIsNotNone(found, done)
+                    self.assertEqual(int(found[1]), 30)
+                    self.assertLess(int(found[2]), 30)
+                    self.assertLess(abs(rounds - int(found[2])), 3)
+                else:
+                    self.assertGreaterEqual(rounds, 30)
+
     def test_the_next_pass_goes_on_behind_what_was_done(self):
         done = run(self.script(SCRIPT + "model, opt, loader = job.prepare(model, opt, loader, epochs=3)\n" + """
 taken = []
