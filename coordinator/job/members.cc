@@ -276,8 +276,10 @@ void Members::NoteUsualRunCost() {
   }
   if (costs.empty()) return;
   const auto median = [](std::vector<double>* values) {
-    std::ranges::sort(*values);
-    return ((*values)[values->size() / 2] + (*values)[(values->size() - 1) / 2]) / 2;
+    const auto middle = values->begin() + std::ssize(*values) / 2;
+    std::ranges::nth_element(*values, middle);
+    if (values->size() % 2 == 1) return *middle;
+    return (*middle + *std::max_element(values->begin(), middle)) / 2;
   };
   RunCost::Estimate usual;
   usual.units = median(&costs);
