@@ -236,7 +236,7 @@ void DeclarePolicy(OptionTable& table, PolicySection* policy) {
   table.Group("[deadline]", "closing rule deadline");
   table.Add("deadline.k", &policy->deadline_k, Number(0, 1000),
             "A round closes at the median of recent arrivals plus this many median absolute "
-            "deviations");
+            "deviations, or later if that brings more samples per second");
   table.Add("deadline.min_contributors", &policy->deadline_min_contributors, Count(0, kMaxWorkers),
             "Least number of contributors; 0: half of --workers");
   table.Add("deadline.window", &policy->deadline_window, Count(1, 1000),
