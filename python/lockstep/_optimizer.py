@@ -248,10 +248,19 @@ class PreparedOptimizer(torch.optim.Optimizer):
     def register_step_post_hook(self, *_: Any) -> NoReturn:
         self.register_step_pre_hook()
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """The round makes the update; this only says that the run's gradient is complete."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """The round makes the update; this only says that the run's gradient is complete. `closure`: computes it first, and returns
+        the loss."""
+        loss = None
         if closure is not None:
-            raise UsageError("opt.step(closure) is not supported")
+            step = type(self._optimizer).step
+            if not step.__module__.startswith("torch."):
+                raise UsageError(
+                    f"opt.step(closure) of {type(self._optimizer).__name__} is not supported, for it may call the closure more than "
+                    "once: an optimizer of torch.optim calls it once"
+                )
+            with torch.enable_grad():
+                loss = closure()
         scaled, self._scaled = self._scaled, None
         if self.found_inf is not None:
             if scaled is None:
@@ -259,6 +268,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
             _scaler.tell(scaled[0], self, scaled[1])
         self.note_step()
         self._on_step()
+        return loss
 
     def note_step(self) -> None:
         """The script has stepped: with which rates."""

@@ -14,6 +14,26 @@ class MisuseTest(TorchTest):
         self.assert_one_line(run(self.script(SCRIPT + "opt = torch.optim.LBFGS(model.parameters())\n" + PREPARE)), 2,
                              "LBFGS wants a closure, that computes the loss again, and a job computes it once: take one that wants none, as torch.optim.AdamW(")
 
+    def test_a_closure_is_for_optimizers_that_call_it_once(self):
+        own = "class Own(torch.optim.SGD):\n    def step(self, closure=None):\n        return super().step(closure)\nopt = Own(model.parameters(), lr=0.1)\n"
+        loop = """
+for epoch in range(2):
+    for x, y in loader:
+        def closure():
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+        with torch.no_grad():
+            assert opt.step(closure).requires_grad
+assert job.metrics.round == 7
+"""
+        self.assert_outcomes([
+            (SCRIPT + PREPARE + loop, 0, ""),
+            (SCRIPT + "opt = torch.optim.AdamW(model.parameters())\n" + PREPARE + loop, 0, ""),
+            (SCRIPT + own + PREPARE + loop, 2, "opt.step(closure) of Own is not supported, for it may call the closure more than once"),
+        ])
+
     def test_what_is_not_supported_is_one_line_and_status_2(self):
         self.assert_outcomes([(SCRIPT + change + "\n" + PREPARE, 2, message) for change, message in (
                 ("opt = torch.optim.SparseAdam(list(model.parameters()))", "SparseAdam is for sparse gradients, and those of a job are dense"),
