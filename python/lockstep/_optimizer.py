@@ -256,8 +256,8 @@ class PreparedOptimizer(torch.optim.Optimizer):
             step = type(self._optimizer).step
             if not step.__module__.startswith("torch."):
                 raise UsageError(
-                    f"opt.step(closure) of {type(self._optimizer).__name__} is not supported, for it may call the closure more than "
-                    "once: an optimizer of torch.optim calls it once"
+                    f"opt.step(closure) of {type(self._optimizer).__name__} is not supported, for it may call the closure more "
+                    "than once: an optimizer of torch.optim calls it once"
                 )
             with torch.enable_grad():
                 loss = closure()
