@@ -248,7 +248,7 @@ class PreparedOptimizer(torch.optim.Optimizer):
     def register_step_post_hook(self, *_: Any) -> NoReturn:
         self.register_step_pre_hook()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """The round makes the update; this only says that the run's gradient is complete. `closure`: computes it first, and returns
         the loss."""
         loss = None
