@@ -96,6 +96,23 @@ CommittedRound::LiveCounts CommittedRound::Recount() const {
   return counts;
 }
 
+// Of a large job a few of them say enough.
+std::string CommittedRound::Waiting() const {
+  constexpr std::uint32_t kNamed = 8;
+  std::string names;
+  std::uint32_t count = 0;
+  for (const Member& member : job_->members.all()) {
+    if (!MustApply(member)) continue;
+    if (++count <= kNamed) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", member.id.worker);
+    }
+  }
+  if (count == 0) return "";
+  const std::string more = count > kNamed ? fmt::format(" and {} more", count - kNamed) : "";
+  return fmt::format("waiting for worker{} {}{} to apply round {}", count == 1 ? "" : "s", names,
+                     more, round());
+}
+
 // Recounted whenever somebody becomes live or is not any more; Applied counts on.
 void CommittedRound::CountToApply() {
   const LiveCounts counts = Recount();

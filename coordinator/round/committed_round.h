@@ -147,6 +147,8 @@ class CommittedRound {
   std::uint32_t to_apply() const { return to_apply_; }
   const Publication& publication() const { return publication_; }
   const std::optional<Barrier>& barrier() const { return barrier_; }
+  // The members that are to apply it, in words; empty: nobody is.
+  std::string Waiting() const;
   // The reason of the fail-over, for people.
   const std::string& failover_reason() const { return failover_reason_; }
   // Parts of it cannot be fetched any more.

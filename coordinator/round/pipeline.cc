@@ -556,7 +556,7 @@ void Pipeline::StopSoon(Time until) {
 std::string Pipeline::Waiting() const {
   if (failing_over()) return "asking who holds the sums: " + committed_->failover_reason();
   if (unsettled()) return committed_->barrier()->Waiting();
-  if (!open_) return committed_ && !done_ ? "waiting for the last round to be applied" : "";
+  if (!open_) return committed_ && !done_ ? committed_->Waiting() : "";
   if (job_->waits_for_quorum() && job_->members.CountPresent() < job_->min_workers()) {
     return job_->QuorumText() + job_->AwayText();
   }

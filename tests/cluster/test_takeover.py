@@ -1,5 +1,6 @@
 """The coordinator is killed, and the job goes on: with what its workers hold, not a sample and not a bit otherwise."""
 
+import json
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import unittest
+import urllib.request
 
 from harness import BIN, PATIENCE, TOOLS, ClusterTest, Job, check_epochs, main, wait_for
 
@@ -352,10 +354,11 @@ class AtTheEnd(ClusterTest):
     def run_to_the_end(self, **options):
         """Worker 2 is stopped before the end, so the coordinator waits for it to apply the last round."""
         with Job(3, policy__name="backup", emulate__unit_time="3ms", job__rounds=60, liveness__timeout="30s", checkpoint__every="0s",
-                 **options).start() as job:
+                 coordinator_args=["--http", "127.0.0.1:0"], **options).start() as job:
             job.wait_for_rounds(10)
             job.processes["worker2"].send_signal(signal.SIGSTOP)
-            wait_for("the last commit", lambda: b'"next_round":60' in (job.run_dir / "journal").read_bytes())
+            http = (job.run_dir / "http.address").read_text().strip()
+            wait_for("the others to have the last round", lambda: self.awaited(http) == "waiting for worker 2 to apply round 59")
             self.assertNotIn("checkpoint after round 59", job.log("coordinator"))
             kill(job)
             job.processes["worker2"].send_signal(signal.SIGCONT)
@@ -374,6 +377,11 @@ class AtTheEnd(ClusterTest):
             for index in range(3):
                 job.start_worker(index)
             self.assertEqual(job.finish()["params_digest"], summary["params_digest"])
+
+    @staticmethod
+    def awaited(http):
+        with urllib.request.urlopen(f"http://{http}/status", timeout=60) as answer:
+            return json.load(answer)["waiting_for"]
 
     def check_end(self, job):
         summary = job.finish()
