@@ -67,6 +67,7 @@ class Job(ctypes.Structure):
         ("averages", c_int32),
         ("epoch_ends", c_int32),
         ("costs", ctypes.POINTER(c_float)),
+        ("max_run_cost", c_double),
     ]
 
 

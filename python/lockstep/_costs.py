@@ -6,8 +6,10 @@ position, when the list is there.
 """
 
 import math
+import numbers
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep._batch_order import BatchOrder
@@ -18,6 +20,23 @@ from lockstep._session import Session
 Cost = Sequence[float] | Callable[[list[int]], float]
 """A number for each sample of the dataset, or a function of the samples that are computed together: one sample, or a batch of the
 script's own batch sampler."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that a run costs, as a batch that is padded: its samples times the cost of the dearest one. A sample that costs more
+    by itself is computed alone."""
+
+    most: float = 0
+    """0: no bound."""
+    dearest: float = 1
+    """Sample of the dataset."""
+    above: int = 0
+    """Samples that cost more by themselves."""
+
+    def samples(self) -> int | None:
+        """So many are within it, whichever they are, or one is alone; None: as many as there are."""
+        return None if self.most == 0 else max(1, int(self.most / self.dearest))
 
 
 class Costs:
@@ -37,6 +56,18 @@ class Costs:
         elif not isinstance(order, BatchOrder):
             function = self._function
             self._of_sample = _numbers((function([sample]) for sample in range(len(dataset))), "cost: of a sample")
+
+    def bound(self, most: Any) -> Bound:
+        """`most`: of a run; None: no bound."""
+        if most is None:
+            return Bound()
+        if isinstance(most, bool) or not isinstance(most, numbers.Real) or not math.isfinite(most) or most <= 0:
+            raise UsageError(f"max_cost: {most!r} is no number above 0")
+        if isinstance(self._order, BatchOrder):
+            raise UsageError("max_cost= is for batches that Lockstep makes: these are the batch sampler's, so bound them there")
+        if self._of_sample is None:
+            raise UsageError(f"max_cost={most:g} needs cost=, what each sample costs")
+        return Bound(float(most), max(self._of_sample), sum(cost > most for cost in self._of_sample))
 
     def by_sample(self, samples: int) -> Sequence[float]:
         """For the session, which has `samples` in an epoch; empty: it is told of each epoch, or there are none."""
@@ -65,12 +96,12 @@ class Costs:
 
 def _numbers(given: Any, what: str) -> "array[float]":
     try:
-        numbers = array("f", given)
+        found = array("f", given)
     except (TypeError, OverflowError) as error:
         raise UsageError(f"{what} is no number ({error})") from None
-    for number in numbers:
+    for number in found:
         if not math.isfinite(number) or number < 0:
             raise UsageError(f"{what} is {number:g}: it is at least 0")
-    if not any(numbers):
+    if not any(found):
         raise UsageError("cost: all of them are 0")
-    return numbers
+    return found

@@ -217,6 +217,7 @@ class Job:
         clip_grad_norm: float | None = None,
         samples: int | None = None,
         cost: _costs.Cost | None = None,
+        max_cost: float | None = None,
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader]: ...
@@ -236,6 +237,7 @@ class Job:
         clip_grad_norm: float | None = None,
         samples: int | None = None,
         cost: _costs.Cost | None = None,
+        max_cost: float | None = None,
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> tuple[nn.Module, _optimizer.PreparedOptimizer, _loader.Loader, _optimizer.PreparedScheduler]: ...
@@ -281,6 +283,7 @@ class Job:
         clip_grad_norm: float | None = None,
         samples: int | None = None,
         cost: _costs.Cost | None = None,
+        max_cost: float | None = None,
         sharded: bool = False,
         scheduler_steps: Literal["update", "epoch"] | None = None,
     ) -> Any:
@@ -300,7 +303,8 @@ class Job:
         itself. For a batch sampler of the script's own `samples` is the number of batches, the first ones of each list.
         `cost`: the costs of samples beside each other, as their lengths. It is a number for each sample of the dataset, or a
         function of the samples that are computed together (one, or a batch of the script's own batch sampler). Where the policy
-        moves work it is shared out by that.
+        moves work it is shared out by that. `max_cost`: the most that a worker is handed at once costs, as a batch that is padded:
+        its samples times the cost of the dearest one.
         """
         if self._session is not None:
             raise UsageError(f"job.prepare was called twice: give it all models and optimizers at once, {_given.LISTS}")
@@ -317,6 +321,7 @@ class Job:
             clip_grad_norm=clip_grad_norm,
             samples=samples,
             cost=cost,
+            max_cost=max_cost,
             sharded=sharded,
             scheduler_steps=scheduler_steps,
             seed=self._seed,

@@ -50,6 +50,7 @@ class Preparation:
         clip_grad_norm: float | None,
         samples: int | None,
         cost: _costs.Cost | None,
+        max_cost: float | None,
         sharded: bool,
         scheduler_steps: str | None,
         seed: int,
@@ -103,7 +104,8 @@ class Preparation:
         in_epoch = math.ceil(samples / batch)
         # One of them ends the job.
         said |= {"job.epochs": epochs} if updates is None or updates >= in_epoch * epochs else {"job.rounds": updates}
-        self.units = _units.Units(self.order.batch_size, units, fixed_batch, own_batches=self.own_batches)
+        self.most_cost = self.costs.bound(max_cost)
+        self.units = _units.Units(self.order.batch_size, units, fixed_batch, own_batches=self.own_batches, most_cost=self.most_cost)
         said |= self.units.settings(batch, norms=bool(self.parameters.averaged))
         if _model.is_compiled(model):
             said["liveness.timeout"] = _COMPILING
@@ -196,4 +198,5 @@ class Preparation:
             averages=parameters.averages,
             epoch_ends=True,
             costs=self.costs.by_sample(samples),
+            max_run_cost=self.most_cost.most,
         )

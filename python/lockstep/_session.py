@@ -178,6 +178,9 @@ class Job:
     costs: Sequence[float] = field(default=())
     """The cost of each training sample beside the others: at least 0 and not all 0. Where the policy moves work it is shared out by
     that. Empty: all cost the same, or `tell_costs` says it."""
+    max_run_cost: float = 0
+    """Most that this worker computes at once costs, as a batch that is padded: its samples times the dearest one's cost. Until the
+    costs of an epoch are told each unit is a run. 0: no bound."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +335,7 @@ class Session:
             job.averages,
             job.epoch_ends,
             (c_float * len(job.costs))(*job.costs) if len(job.costs) > 0 else None,
+            job.max_run_cost,
         )
         _abi.check(_abi.library().lockstep_begin(self._open(), ctypes.byref(description)))
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from lockstep import _rule
+from lockstep._costs import Bound
 from lockstep._errors import UsageError
 
 _AUTO = ("auto", "0")
@@ -13,9 +14,11 @@ _NORM_SAMPLES = 8  # of a unit, where a model has norms: each run is normalized 
 class Units:
     """`at_once`: samples that this worker computes so at most, the batch size of the script's loader. `count`: of a round, None: as
     many as the policy has use for. `fixed`: each by itself, and of one size where that can be. `own_batches`: a round has
-    batches of the script's own, and each is a unit."""
+    batches of the script's own, and each is a unit. `most_cost`: of a run."""
 
-    def __init__(self, at_once: int, count: int | None, fixed: bool, *, own_batches: bool = False) -> None:
+    def __init__(
+        self, at_once: int, count: int | None, fixed: bool, *, own_batches: bool = False, most_cost: Bound | None = None
+    ) -> None:
         if not isinstance(fixed, bool):
             raise UsageError(f"fixed_batch: {fixed!r} is neither True nor False")
         self.at_once = at_once
@@ -23,6 +26,7 @@ class Units:
         self._count = count
         self._fixed = fixed
         self._own_batches = own_batches
+        self._most_cost = most_cost or Bound()
 
     def settings(self, batch: int, *, norms: bool) -> dict[str, object]:
         """Of the job, where a round has so many samples. `norms`: the model normalizes over its batches."""
@@ -35,7 +39,11 @@ class Units:
             return {}  # the session makes a unit of each, for a worker computes one at once
         if self._count is not None:
             return {"job.units": self._count}
-        return {"job.units": self._for_norms(batch)} if norms else {}
+        units = self._for_norms(batch) if norms else 0
+        within = self._most_cost.samples()
+        if within is not None:  # no unit is divided, so each is to be within the bound
+            units = max(units, self._of_size(batch, within))
+        return {"job.units": units} if units else {}
 
     def check(self, config: Mapping[str, str]) -> None:
         """The job's config may have units of several batches."""
@@ -45,6 +53,13 @@ class Units:
                 f"job.units = {units} of job.global_batch = {batch} batches, as the job's config says: a unit is one batch of the "
                 "batch sampler, so leave job.units out"
             )
+
+    def _of_size(self, batch: int, samples: int) -> int:
+        """The fewest units of so many samples at most."""
+        least = min(math.ceil(batch / samples), _rule.MOST_UNITS)
+        if self._fixed:
+            return next((units for units in range(least, min(batch, _rule.MOST_UNITS) + 1) if batch % units == 0), least)
+        return least
 
     def _for_norms(self, batch: int) -> int:
         """Of `_NORM_SAMPLES` or a little more, but no more than are computed at once."""
@@ -60,6 +75,8 @@ class Units:
         script has said how large it is."""
         if self._own_batches:
             return
+        for line in self._above_cost(units, batch):
+            print(f"lockstep: max_cost: {line}", flush=True)
         if workers > 1 and batch == self.at_once:
             print(
                 f"lockstep: a round has {batch} samples, of {workers} workers together; DDP would have {workers * batch}: "
@@ -69,6 +86,21 @@ class Units:
         line = self._not_of_one_size(units, batch, samples)
         if self._fixed and line:
             print(f"lockstep: fixed_batch: {line}", flush=True)
+
+    def _above_cost(self, units: str, batch: int) -> list[str]:
+        """Lines on batches that may cost more than the script allows."""
+        bound, lines = self._most_cost, []
+        if bound.above > 0:
+            samples = "1 sample costs" if bound.above == 1 else f"{bound.above} samples cost"
+            lines.append(f"{samples} more than {bound.most:g} (up to {bound.dearest:g}), and no sample is divided")
+        within = bound.samples()
+        size = batch if units in _AUTO else math.ceil(batch / int(units))
+        if within is not None and size > within:
+            lines.append(
+                f"a unit of {size} samples may cost {size * bound.dearest:g}, more than {bound.most:g}, and no unit is divided: "
+                f"job.units is to be {math.ceil(batch / within)} or more"
+            )
+        return lines
 
     @staticmethod
     def _not_of_one_size(units: str, batch: int, samples: int) -> str:

@@ -14,15 +14,15 @@ struct ModelledWorker::Machine {
         buffers(context),
         peers(context),
         rounds(context),
-        own(context, buffers, peers, rounds),
-        costs(context) {}
+        costs(context),
+        own(context, buffers, peers, rounds, costs) {}
 
   worker::Context context;
   worker::Buffers buffers;
   worker::Peers peers;        // without members
   worker::LiveRounds rounds;  // without owners: OwnWork announces nothing
-  worker::OwnWork own;
   worker::CostReport costs;
+  worker::OwnWork own;
   worker::Actions actions;  // actions being carried out
 };
 

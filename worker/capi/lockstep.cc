@@ -265,6 +265,7 @@ lockstep::Status Begin(lockstep_session& of, const lockstep_job& from) {
   job.run_bound = {.samples = from.max_run_samples, .units = from.max_run_units};
   job.train_samples = from.train_samples;
   job.test_samples = from.test_samples;
+  job.max_run_cost = from.max_run_cost;
   if (from.costs != nullptr) job.costs.assign(from.costs, from.costs + from.train_samples);
   return of.session->Begin(std::move(job));
 }

@@ -151,6 +151,9 @@ typedef struct lockstep_job {
    * least 0 and not all 0. Where the policy moves work (flexrr, balance, auto) it is shared out by
    * them. The result does not depend on them otherwise. NULL: all cost the same. */
   const float* costs;
+  /* The most that a run of this worker costs, as a batch that is padded: its samples times the cost
+   * of the dearest one. Until the costs of an epoch are told each unit is a run. 0: no bound. */
+  double max_run_cost;
 } lockstep_job;
 
 /* Allocates the buffers, starts the transports and tells the coordinator that this worker is ready.

@@ -17,7 +17,8 @@ Core::Core(MachineConfig config, Layout layout)
       peers_(context_),
       heartbeat_(context_),
       rounds_(context_),
-      own_(context_, buffers_, peers_, rounds_),
+      cost_report_(context_),
+      own_(context_, buffers_, peers_, rounds_, cost_report_),
       inputs_(context_, buffers_, fetcher_, peers_, rounds_),
       sums_(context_, buffers_, fetcher_, peers_, rounds_, inputs_, own_),
       evaluation_(context_),
@@ -25,7 +26,6 @@ Core::Core(MachineConfig config, Layout layout)
       initial_broadcast_(context_),
       ending_(context_),
       epoch_ends_(context_),
-      cost_report_(context_),
       updates_((context_.config.shards > 0 ? MakeShardedUpdates : MakeReplicatedUpdates)(
           {context_, buffers_, fetcher_, peers_, rounds_, own_, inputs_, sums_, evaluation_,
            upload_, ending_, epoch_ends_, parameters_})) {}

@@ -124,6 +124,7 @@ class Core {
   Peers peers_;
   Heartbeat heartbeat_;
   LiveRounds rounds_;
+  CostReport cost_report_;
   OwnWork own_;
   Inputs inputs_;
   Sums sums_;
@@ -132,7 +133,6 @@ class Core {
   InitialBroadcast initial_broadcast_;
   Ending ending_;
   EpochEnds epoch_ends_;
-  CostReport cost_report_;
 
   // Invariants, beside those of the parts (CheckCheapInvariants): an update under way that is not
   // abandoned is of round next(), of the attempt that stands. No unit reads the parameters

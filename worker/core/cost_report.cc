@@ -9,18 +9,22 @@
 
 namespace lockstep::worker {
 
-event::CostsGiven CostsOf(Epoch epoch, std::span<const float> costs) {
+event::CostsGiven CostsOf(Epoch epoch, std::span<const float> costs, bool exact) {
   constexpr double kLargest = std::numeric_limits<std::uint16_t>::max();
   const double scale = *std::ranges::max_element(costs) / kLargest;
   auto numbers = std::make_shared<std::vector<std::uint16_t>>(costs.size());
   std::ranges::transform(costs, numbers->begin(), [&](float cost) {
     return static_cast<std::uint16_t>(std::lround(std::min(cost / scale, kLargest)));
   });
-  return {epoch, scale, std::move(numbers)};
+  event::CostsGiven given{epoch, scale, std::move(numbers)};
+  if (exact) {
+    given.exact = std::make_shared<const std::vector<float>>(costs.begin(), costs.end());
+  }
+  return given;
 }
 
 void CostReport::OnGiven(const event::CostsGiven& e) {
-  if (!context_.config.takes_costs || e.costs == nullptr || e.costs->empty()) return;
+  if (e.costs == nullptr || e.costs->empty()) return;
   std::erase_if(given_, [&](const Given& given) { return given.costs.epoch == e.epoch; });
   const auto after =
       std::ranges::find_if(given_, [&](const Given& given) { return given.costs.epoch > e.epoch; });
@@ -40,8 +44,13 @@ void CostReport::OnPlan(const Plan& plan) {
   TellMore();
 }
 
+std::shared_ptr<const std::vector<float>> CostReport::Of(Epoch epoch) const {
+  const auto given = std::ranges::find(given_, epoch, [](const Given& g) { return g.costs.epoch; });
+  return given == given_.end() ? nullptr : given->costs.exact;
+}
+
 void CostReport::TellMore() {
-  if (!tells_) return;
+  if (!tells_ || !context_.config.takes_costs) return;
   for (Given& given : given_) {
     const std::vector<std::uint16_t>& costs = *given.costs.costs;
     if (given.costs.epoch < epoch_ || given.costs.epoch > epoch_.Next()) continue;

@@ -266,6 +266,7 @@ void OwnWork::Begin(RoundId round, const GivenUnits& given,
     context_.Emit(action::OpenBlock{c.buffer, c.tag});
     contributions_.push_back(std::move(c));
   }
+  queue_.SetCosts(costs_.Of(given.epoch));
   queue_.Reset(work_->id, given.units, given.first_part, given.runs, given.audit,
                given.audits_first);
   context_.Emit(action::StartWork{work_->id, round, work_->epoch, parts, work_->relaxed,

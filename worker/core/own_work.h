@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "worker/core/buffer_leases.h"
+#include "worker/core/cost_report.h"
 #include "worker/core/live_rounds.h"
 #include "worker/core/peers.h"
 #include "worker/core/unit_queue.h"
@@ -35,12 +36,15 @@ namespace lockstep::worker {
 // buffers that StartWork names.
 class OwnWork {
  public:
-  OwnWork(Context& context, Buffers& buffers, const Peers& peers, LiveRounds& rounds)
+  OwnWork(Context& context, Buffers& buffers, const Peers& peers, LiveRounds& rounds,
+          const CostReport& costs)
       : context_(context),
         buffers_(buffers),
         peers_(peers),
         rounds_(rounds),
-        queue_(context.config.queue_capacity, context.config.run_bound) {}
+        costs_(costs),
+        queue_(context.config.queue_capacity, context.config.run_bound,
+               context.config.most_run_cost) {}
 
   // The units of a round that is not begun yet; what was computed for an earlier plan of it is
   // void.
@@ -188,6 +192,7 @@ class OwnWork {
   Buffers& buffers_;
   const Peers& peers_;
   LiveRounds& rounds_;
+  const CostReport& costs_;
   UnitQueue queue_;
   std::optional<Work> work_;
   msg::RunTotals runs_;

@@ -208,10 +208,12 @@ struct ChunkGiven {};  // likewise
 // The program has seen the parameters of action::EpochEnd: they may change.
 struct EpochEndSeen {};
 // The costs of an epoch's samples, as the program says them, by position: numbers times `scale`.
+// `exact`: the same unrounded, where runs are bounded by them; else null.
 struct CostsGiven {
   Epoch epoch;
   double scale = 1;  // > 0
   std::shared_ptr<const std::vector<std::uint16_t>> costs;
+  std::shared_ptr<const std::vector<float>> exact = nullptr;
 };
 // The user wants this worker to leave the job.
 struct LeaveAsked {

@@ -53,6 +53,7 @@ struct MachineConfig {
   std::uint32_t evaluation_chunk = 256;  // test samples between two looks for better work
   std::uint32_t queue_capacity = 4096;   // units given to this worker in one round
   RunBound run_bound;                    // of what it computes at once
+  double most_run_cost = 0;              // the same by costs (JobDescription); 0: no bound
   std::vector<std::string> transports;   // that this worker offered; empty: whatever comes
   // The bounds of what the coordinator may name: positions of the training and test set, samples of
   // one unit.

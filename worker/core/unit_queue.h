@@ -5,7 +5,8 @@
 //
 // Runs. A take is of consecutive units, computed together as one batch. It has as many as the limit
 // of the queue's runs lets it (NextRun), and no more than this worker's own bound. The limit is the
-// plan's and counts units; the bound counts their samples, of whatever plan or appended later.
+// plan's and counts units; the bound counts their samples, of whatever plan or appended later. It
+// may count costs too: of a batch that is padded, so the samples times the dearest one's cost.
 //
 // Audits. Before the first unit there may be one that counts for nothing: it is taken alone, and
 // belongs to no part and no position. Or the first unit itself is audited: it is a run of its own.
@@ -20,6 +21,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -53,10 +55,15 @@ class UnitQueue {
     std::uint32_t count = 0;
     bool audited = false;  // kRun: tell what came out, before anything is added to it
   };
-  // Positions, from 0, of at most `capacity` units given to this worker in a round.
-  explicit UnitQueue(std::uint32_t capacity, const RunBound& bound = {})
-      : capacity_(capacity), bound_(bound), chunks_((capacity + kChunk - 1) / kChunk) {
+  // Positions, from 0, of at most `capacity` units given to this worker in a round. `most_cost`: of
+  // a run; 0: no bound.
+  explicit UnitQueue(std::uint32_t capacity, const RunBound& bound = {}, double most_cost = 0)
+      : capacity_(capacity),
+        bound_(bound),
+        most_cost_(most_cost),
+        chunks_((capacity + kChunk - 1) / kChunk) {
     LOCKSTEP_CHECK(capacity > 0 && capacity <= kMaxCapacity, "capacity {}", capacity);
+    LOCKSTEP_CHECK(most_cost >= 0, "a run may cost {}", most_cost);
   }
 
   // --- compute thread ---
@@ -134,6 +141,10 @@ class UnitQueue {
   bool IsVoid() const { return Unpack(word_.load(std::memory_order_acquire)).is_void; }
 
   // --- data thread ---
+  // What each sample costs, by position, of the units that are given from now on; null: that is not
+  // known, and each of them is a run.
+  void SetCosts(std::shared_ptr<const std::vector<float>> costs) { costs_ = std::move(costs); }
+
   // Only while the compute thread has finished all it took. `first_part`: the parts before it are
   // used up. `audit`: counts for nothing and is taken first; `audits_first`: of the units.
   void Reset(std::uint32_t work, const std::vector<Unit>& units, PartIndex first_part = {},
@@ -144,7 +155,7 @@ class UnitQueue {
     Store(0, units);
     work_ = work;
     runs_ = runs;
-    if (audit) audit_ = *audit;
+    if (audit) audit_.Set(*audit, 0);
     had_audit_ = audit.has_value();
     first_alone_.store(audits_first, std::memory_order_relaxed);
     State s;
@@ -215,19 +226,23 @@ class UnitQueue {
   // Atomic word by word, so that PeekNext and TakeNext may look at what is being written.
   class Slot {
    public:
-    Slot& operator=(const Unit& unit) {
+    // `dearest`: the cost of its dearest sample.
+    void Set(const Unit& unit, float dearest) {
       index_.store(unit.index.value, std::memory_order_relaxed);
       from_.store(unit.range.from, std::memory_order_relaxed);
       to_.store(unit.range.to, std::memory_order_relaxed);
-      return *this;
+      dearest_.store(dearest, std::memory_order_relaxed);
     }
     Unit Load() const {
       return {UnitIndex(index_.load(std::memory_order_relaxed)),
               {from_.load(std::memory_order_relaxed), to_.load(std::memory_order_relaxed)}};
     }
 
+    float dearest() const { return dearest_.load(std::memory_order_relaxed); }
+
    private:
     std::atomic<decltype(UnitIndex::value)> index_{};
+    std::atomic<float> dearest_{};
     std::atomic<decltype(SampleRange::from)> from_{};
     std::atomic<decltype(SampleRange::to)> to_{};
   };
@@ -284,13 +299,25 @@ class UnitQueue {
   std::uint32_t NextTake(const State& s) const {
     if (TakesAlone(s) && s.tail > 0) return 1;
     const std::uint32_t most = NextRun(s.tail - s.head, Within(runs_.Load(), bound_.units));
-    if (bound_.samples == 0) return most;
+    if (bound_.samples == 0 && most_cost_ == 0) return most;
     std::uint64_t samples = 0;
+    double dearest = 0;
     for (std::uint32_t count = 0; count < most; ++count) {
-      samples += SlotAt(s.head + count).Load().range.size();
-      if (samples > bound_.samples && count > 0) return count;
+      const Slot& slot = SlotAt(s.head + count);
+      samples += slot.Load().range.size();
+      dearest = std::max(dearest, double{slot.dearest()});
+      const bool within = (bound_.samples == 0 || samples <= bound_.samples) &&
+                          (most_cost_ == 0 || static_cast<double>(samples) * dearest <= most_cost_);
+      if (!within && count > 0) return count;
     }
     return most;
+  }
+
+  float DearestOf(const SampleRange& range) const {
+    if (most_cost_ == 0) return 0;
+    if (costs_ == nullptr || range.to > costs_->size() || range.from >= range.to) return kNotKnown;
+    return *std::max_element(costs_->begin() + static_cast<std::ptrdiff_t>(range.from),
+                             costs_->begin() + static_cast<std::ptrdiff_t>(range.to));
   }
 
   // Of the data thread. A chunk is there before the word says that a unit is in it.
@@ -298,7 +325,7 @@ class UnitQueue {
     for (const Unit& unit : units) {
       std::unique_ptr<Chunk>& chunk = chunks_[position / kChunk];
       if (chunk == nullptr) chunk = std::make_unique<Chunk>();
-      (*chunk)[position++ % kChunk] = unit;
+      (*chunk)[position++ % kChunk].Set(unit, DearestOf(unit.range));
     }
   }
   const Slot& SlotAt(std::uint32_t position) const {
@@ -306,13 +333,17 @@ class UnitQueue {
   }
 
   const std::uint32_t capacity_;
+  static constexpr float kNotKnown = std::numeric_limits<float>::infinity();
+
   const RunBound bound_;
+  const double most_cost_;
+  std::shared_ptr<const std::vector<float>> costs_;  // of the data thread
   // Few workers are ever given all units of a round; those of a simulated job are in one process.
   std::vector<std::unique_ptr<Chunk>> chunks_;
   // Written by Reset. Read by the compute thread when a take has succeeded; the limit before that.
   std::uint32_t work_ = 0;
   Limit runs_;
-  Slot audit_;
+  Slot audit_;  // taken alone, so its cost does not matter
   std::atomic<bool> first_alone_{false};
   bool had_audit_ = false;  // of the data thread
   std::atomic<std::uint64_t> word_{0};

@@ -46,7 +46,7 @@ void EpochCosts::TellInOrder(Epoch epoch, std::span<const std::uint32_t> order) 
 
 void EpochCosts::Tell(Epoch epoch, std::span<const float> costs) {
   std::erase_if(kept_, [&](const event::CostsGiven& other) { return other.epoch == epoch; });
-  kept_.push_back(CostsOf(epoch, costs));
+  kept_.push_back(CostsOf(epoch, costs, exact_));
   if (kept_.size() > 2) kept_.pop_front();
   told_(kept_.back());
 }

@@ -21,10 +21,10 @@ Status CheckCosts(std::span<const float> costs, std::uint64_t samples);
 class EpochCosts {
  public:
   // `by_sample`: of JobDescription; empty: the program may tell each epoch's by itself.
-  // `told` gets what is new.
-  EpochCosts(std::vector<float> by_sample, std::uint64_t seed,
+  // `exact`: runs are bounded by them. `told` gets what is new.
+  EpochCosts(std::vector<float> by_sample, std::uint64_t seed, bool exact,
              std::function<void(event::CostsGiven)> told)
-      : by_sample_(std::move(by_sample)), seed_(seed), told_(std::move(told)) {}
+      : by_sample_(std::move(by_sample)), seed_(seed), exact_(exact), told_(std::move(told)) {}
 
   // Work of this epoch has come, whose order of samples this is. Tells also of the next one.
   void OnEpoch(Epoch epoch, std::span<const std::uint32_t> order);
@@ -38,6 +38,7 @@ class EpochCosts {
 
   const std::vector<float> by_sample_;
   const std::uint64_t seed_;
+  const bool exact_;
   const std::function<void(event::CostsGiven)> told_;
   std::deque<event::CostsGiven> kept_;  // the last two epochs
   Epoch next_;                          // the first that was not told by sample

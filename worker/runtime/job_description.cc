@@ -72,6 +72,10 @@ Status CheckDescription(const JobDescription& description, bool custom) {
       return costs;
     }
   }
+  if (!std::isfinite(description.max_run_cost) || description.max_run_cost < 0) {
+    return Invalid(
+        fmt::format("a run may cost {}: it is a number, and at least 0", description.max_run_cost));
+  }
   const std::uint32_t state = description.update_state_tensors.value_or(0);
   if (!custom || state <= kMostStateTensors) return {};
   return Invalid(

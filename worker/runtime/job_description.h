@@ -71,6 +71,10 @@ struct JobDescription {
   // where the policy moves work (flexrr, balance, auto). Only who computes what depends on it.
   // Empty: all cost the same, or Session::TellCosts says it. At least 0, and not all 0.
   std::vector<float> costs = {};
+  // The most that a run costs, as a batch that is padded: its samples times the cost of the dearest
+  // one. A unit is never divided. Until the costs of an epoch are told each unit is a run. This
+  // worker's own, as run_bound. 0: no bound; not below 0.
+  double max_run_cost = 0;
   // The samples. Workers whose digests differ cannot be in one job. Other facts that must be the
   // same may stand behind that of the data, each after "; ": the message names what differs.
   std::string dataset_digest;

@@ -109,6 +109,7 @@ class SessionImpl final : public Session {
     if (!parts) return parts.error();
     parts_ = std::move(*parts);
     costs_.emplace(std::move(parts_->description.costs), config_.job.seed,
+                   parts_->description.max_run_cost > 0,
                    [this](event::CostsGiven costs) { plane_->Post(std::move(costs)); });
     if (config_.checkpoint.residuals) residual_files_.emplace(PlaceOfResiduals());
     contribution_.emplace(config_, self().worker, parts_->layout(), *parts_->buffers,

@@ -158,6 +158,7 @@ DataPlane::Setup SetupOf(const JobConfig& config, const msg::Welcome& welcome,
   setup.core.epoch_ends = parts.description.epoch_ends;
   setup.core.takes_costs = welcome.takes_costs;
   setup.core.run_bound = parts.description.run_bound;
+  setup.core.most_run_cost = parts.description.max_run_cost;
   setup.core.train_samples = parts.description.train_samples;
   setup.core.test_samples = parts.description.test_samples;
   setup.core.unit_samples = config.job.global_batch;

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tests/unit/worker_core/machine_fixture.h"
+#include "worker/core/cost_report.h"
 
 namespace lockstep::worker {
 namespace {
@@ -52,6 +53,39 @@ TEST_F(NoCostReportTest, NothingIsToldToWhomTakesNone) {
   Do(Given(0, 8));
   Begin(0);
   EXPECT_FALSE(Told<msg::Costs>());
+}
+
+class RunsByCostTest : public MachineTest {
+ protected:
+  RunsByCostTest() : MachineTest(4096, Asked()) {}
+
+  // No coordinator has to take costs for that.
+  static MachineConfig Asked() {
+    MachineConfig config = Config();
+    config.takes_costs = false;
+    config.most_run_cost = 80;
+    return config;
+  }
+  void Give(std::uint32_t units) {
+    Do(event::PeerUp{kPeer, "test"});
+    Plan plan = MakePlan(0, units);
+    plan.assignments.front().runs = {};
+    Tell(msg::Start{StateSource::kSeed, std::move(plan), 0});
+  }
+};
+
+TEST_F(RunsByCostTest, TheyAreAsLongAsTheirBoundAllows) {
+  Do(CostsOf(Epoch(0), std::vector<float>(64, 10), /*exact=*/true));
+  Give(5);
+  EXPECT_EQ(TakeRun().count, 2u) << "8 samples of 10";
+  EXPECT_EQ(TakeRun().count, 2u);
+  EXPECT_EQ(TakeRun().count, 1u);
+}
+
+TEST_F(RunsByCostTest, OfAnotherEpochNothingIsKnown) {
+  Do(CostsOf(Epoch(1), std::vector<float>(64, 10), /*exact=*/true));
+  Give(3);
+  EXPECT_EQ(TakeRun().count, 1u);
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ class LiveRoundsTest : public ::testing::Test {
   Fetcher fetcher_{context_, buffers_};
   Peers peers_{context_};
   LiveRounds rounds_{context_};
-  OwnWork own_{context_, buffers_, peers_, rounds_};
+  CostReport costs_{context_};
+  OwnWork own_{context_, buffers_, peers_, rounds_, costs_};
   Inputs inputs_{context_, buffers_, fetcher_, peers_, rounds_};
   Sums sums_{context_, buffers_, fetcher_, peers_, rounds_, inputs_, own_};
 };

@@ -159,6 +159,46 @@ TEST(UnitQueue, NoRunIsAboveTheWorkersOwnBound) {
   EXPECT_EQ(Runs(unbound), (Sizes{9}));
 }
 
+// Of a batch that is padded to its dearest sample.
+TEST(UnitQueue, NoRunCostsMoreThanTheWorkersOwnBound) {
+  using Sizes = std::vector<std::uint32_t>;
+  const auto costs = std::make_shared<const std::vector<float>>(
+      std::vector<float>{10, 1, 1, 30, 5, 5, 5, 5, 31, 2, 2, 2});
+  UnitQueue queue(32, {}, 30);
+  queue.SetCosts(costs);
+  queue.Reset(1, Units(0, 12));
+  EXPECT_EQ(queue.PeekNext().size(), 3u);
+  EXPECT_EQ(Runs(queue), (Sizes{3, 1, 4, 1, 3})) << "10 x 3, 30, 5 x 4, 31 alone, 2 x 3";
+  queue.Reset(2, Units(0, 12), {}, {.units = 2});
+  EXPECT_EQ(Runs(queue), (Sizes{2, 1, 1, 2, 2, 1, 2, 1})) << "the plan's limit holds too";
+  queue.Reset(3, UnitsOf({3, 1, 4, 2, 2}));
+  EXPECT_EQ(Runs(queue), (Sizes{1, 1, 1, 1, 1})) << "31 x 2 and 2 x 2 fit in none beside others";
+
+  UnitQueue both(32, {.samples = 2}, 30);
+  both.SetCosts(costs);
+  both.Reset(1, Units(0, 12));
+  EXPECT_EQ(Runs(both), (Sizes{2, 1, 1, 2, 2, 1, 2, 1}));
+}
+
+TEST(UnitQueue, WhereCostsAreNotKnownEachUnitIsARun) {
+  using Sizes = std::vector<std::uint32_t>;
+  UnitQueue queue(32, {}, 30);
+  queue.Reset(1, Units(0, 3));
+  EXPECT_EQ(Runs(queue), (Sizes{1, 1, 1}));
+  queue.SetCosts(std::make_shared<const std::vector<float>>(std::vector<float>{1, 1}));
+  queue.Reset(2, Units(0, 4));
+  EXPECT_EQ(Runs(queue), (Sizes{2, 1, 1})) << "two positions have a cost";
+  queue.SetCosts(nullptr);
+  queue.Reset(3, Units(0, 2));
+  EXPECT_EQ(Runs(queue), (Sizes{1, 1}));
+
+  // The bound holds for units that come later, too.
+  queue.SetCosts(std::make_shared<const std::vector<float>>(std::vector<float>(9, 10)));
+  queue.Reset(4, Units(0, 2));
+  EXPECT_TRUE(queue.Append(Units(2, 7)));
+  EXPECT_EQ(Runs(queue), (Sizes{3, 3, 3}));
+}
+
 // What a lost worker leaves comes behind what is there, with no plan of runs.
 TEST(UnitQueue, WhatIsAppendedIsWithinTheBoundToo) {
   UnitQueue queue(64, {.samples = 4});

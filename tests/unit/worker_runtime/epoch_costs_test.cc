@@ -16,8 +16,8 @@ using testing::HasSubstr;
 
 class EpochCostsTest : public testing::Test {
  protected:
-  EpochCosts Of(std::vector<float> by_sample) {
-    return {std::move(by_sample), kSeed,
+  EpochCosts Of(std::vector<float> by_sample, bool exact = false) {
+    return {std::move(by_sample), kSeed, exact,
             [this](event::CostsGiven costs) { told_.push_back(std::move(costs)); }};
   }
 
@@ -46,6 +46,18 @@ TEST_F(EpochCostsTest, OfSamplesAreToldInTheOrderOfTheEpochAndOfTheNextOne) {
   ASSERT_EQ(told_.size(), 5u);
   EXPECT_EQ(told_[3].epoch, Epoch(4));
   EXPECT_EQ(told_[4].epoch, Epoch(5));
+}
+
+TEST_F(EpochCostsTest, GoAsTheyAreWhereRunsAreBoundedByThem) {
+  Of({1, 2, 4, 8}).Tell(Epoch(0), std::vector<float>{3, 1, 4, 1});
+  EXPECT_EQ(told_.back().exact, nullptr);
+  EpochCosts costs = Of({1, 2, 4, 8}, /*exact=*/true);
+  costs.OnEpoch(Epoch(0), EpochOrder(kSeed, Epoch(0), 4));
+  ASSERT_NE(told_.back().exact, nullptr);
+  const auto order = EpochOrder(kSeed, Epoch(1), 4);
+  for (std::size_t at = 0; at < 4; ++at) {
+    EXPECT_EQ((*told_.back().exact)[at], static_cast<float>(1 << order[at]));
+  }
 }
 
 TEST_F(EpochCostsTest, OfTheProgramsOwnOrderAreToldAsTheyAre) {
