@@ -61,7 +61,7 @@ class Preparation:
         self.drawn = _drawn.is_function(loader)
         if self.drawn:
             _given.check_counts(updates=updates, global_batch=global_batch)
-            global_batch = global_batch or self._a_batch_for_each(workers, "a function makes the batches")
+            global_batch = global_batch or self.a_batch_for_each(workers, "a function makes the batches")
             loader, epochs = _drawn.loader_of(loader, epochs, updates, global_batch), 1
         model, optimizer, ranks = _several.taken(model, optimizer, scheduler, workers)
         _given.check(model, optimizer, loader, scheduler, epochs)
@@ -86,7 +86,7 @@ class Preparation:
         self._ranks = 1 if global_batch is not None or self.own_batches else ranks
         if global_batch is None:
             global_batch = (
-                self._a_batch_for_each(workers, "the DataLoader has a batch sampler")
+                self.a_batch_for_each(workers, "the DataLoader has a batch sampler")
                 if self.own_batches
                 else self.order.batch_size * ranks
             )
@@ -139,7 +139,7 @@ class Preparation:
         self.units.tell(units, batch, samples, workers)
 
     @staticmethod
-    def _a_batch_for_each(workers: int | None, why: str) -> int:
+    def a_batch_for_each(workers: int | None, why: str) -> int:
         """A round's batches, as DDP has them."""
         if workers is None:
             raise UsageError(

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import transformers
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -33,8 +33,10 @@ from lockstep._around_loader import AroundLoader
 from lockstep._errors import UsageError
 from lockstep._init import init
 from lockstep._job import Job
+from lockstep._preparing import Preparation
 
 _STOPPED = "the Trainer has stopped training"
+_MODEL = "model"  # among several modules
 _OVER = object()  # where a run was waited for: there is none
 _STATE = (  # of the Trainer, beside the step and what follows from the arguments
     "log_history",
@@ -108,7 +110,9 @@ class Trainer(transformers.Trainer):
             )
         self._given, self._prepare = job, prepare or {}
         self._rate: float | None = None
-        self._round_batch = 0  # samples of a round
+        self._round_batch = 0  # samples of a round, or batches where the Trainer has a batch sampler of its own
+        self._own_batches = False
+        self._model_alone = True  # nothing else is trained
         self._resume: str | bool | None = None
         self._best: dict[str, torch.Tensor] | None = None  # the model with the best metric, if it is to be loaded at the end
         super().__init__(*arguments, **more)
@@ -116,10 +120,7 @@ class Trainer(transformers.Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         """The first that the Trainer does with its arguments."""
         args = self.args
-        # The sampler of another strategy may read the whole dataset, so it is refused before it is made.
-        its_own = type(self)._get_train_sampler is transformers.Trainer._get_train_sampler
         for wrong, words in (
-            (its_own and args.train_sampling_strategy not in ("random", "sequential"), self._wrong_sampling()),
             (
                 args.gradient_accumulation_steps > 1 and "global_batch" in self._prepare,
                 "gradient_accumulation_steps and global_batch of prepare both say how many samples a step has: leave one out",
@@ -140,21 +141,14 @@ class Trainer(transformers.Trainer):
         """Worker 0 writes, and speaks."""
         _accelerate_state.be_alone(worker, cpu=self.args.use_cpu)
 
-    def _wrong_sampling(self) -> str:
-        strategy = self.args.train_sampling_strategy
-        return f"train_sampling_strategy='{strategy}': lockstep orders the samples, so one of 'random' and 'sequential'"
-
     def get_train_dataloader(self) -> DataLoader[Any]:
         theirs = super().get_train_dataloader()
         stream = isinstance(theirs.dataset, IterableDataset)
-        sampler = None if stream else self._get_train_sampler(theirs.dataset)
-        if not stream and not isinstance(sampler, RandomSampler | SequentialSampler):
-            raise UsageError(self._wrong_sampling())
+        # accelerate puts a batch sampler of torch's in its place, but not of a class that a Trainer brings along.
+        self._own_batches = not stream and type(theirs.batch_sampler) is not BatchSampler
         loader = _Rounds(
             theirs.dataset,
-            batch_size=self.args.per_device_train_batch_size,
-            shuffle=isinstance(sampler, RandomSampler),
-            drop_last=self.args.dataloader_drop_last,
+            **{"batch_sampler": theirs.batch_sampler} if self._own_batches else self._samples_of(theirs.dataset, stream=stream),
             collate_fn=theirs.collate_fn,
             num_workers=theirs.num_workers,
             prefetch_factor=theirs.prefetch_factor,
@@ -164,13 +158,15 @@ class Trainer(transformers.Trainer):
             multiprocessing_context=theirs.multiprocessing_context,
             timeout=theirs.timeout,
         )
-        samples = self._prepare.get("samples") if stream else len(theirs.dataset)
+        samples = self._prepare.get("samples")
+        if samples is None and not stream:
+            samples = len(theirs.batch_sampler if self._own_batches else theirs.dataset)
         if samples is None:
             raise UsageError(
                 "the train_dataset is an IterableDataset: say with prepare={'samples': N} how many of its items an epoch of "
                 "the job has"
             )
-        batch = self._prepare.get("global_batch") or self.args.per_device_train_batch_size * self.args.gradient_accumulation_steps
+        batch = self._prepare.get("global_batch") or self.args.gradient_accumulation_steps * self._at_once()
         numbers: dict[str, Any] = {"samples": samples, "global_batch": batch}
         for name, value in numbers.items():
             if not isinstance(value, int) or value < 1:
@@ -178,6 +174,23 @@ class Trainer(transformers.Trainer):
         loader.samples, loader.batch = numbers.values()
         self._round_batch = batch
         return loader
+
+    def _samples_of(self, dataset: Any, *, stream: bool) -> dict[str, Any]:
+        """The loader's arguments that say which samples come, where the job makes the batches."""
+        sampler = None if stream else self._get_train_sampler(dataset)
+        known = sampler is None or isinstance(sampler, RandomSampler | SequentialSampler)
+        return {
+            "batch_size": self.args.per_device_train_batch_size,
+            "drop_last": self.args.dataloader_drop_last,
+            **({"shuffle": isinstance(sampler, RandomSampler)} if known else {"sampler": sampler}),
+        }
+
+    def _at_once(self) -> int:
+        """Of a round, without accumulation: samples, or batches."""
+        if not self._own_batches:
+            size: int = self.args.per_device_train_batch_size
+            return size
+        return Preparation.a_batch_for_each(self.job._entry.workers(), "the Trainer has a batch sampler of its own")
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
         """The loader has rounds already, of which each has the batches that are accumulated."""
@@ -202,8 +215,12 @@ class Trainer(transformers.Trainer):
             self.accelerator.prepare_model(self.model, device_placement=False, evaluation_mode=True)
         clip = self.args.max_grad_norm
         self._save_with_the_trainer()
+        given: dict[str, Any] = {"global_batch": self._round_batch} if self.args.gradient_accumulation_steps > 1 else {}
+        if self._own_batches:  # a sampler may give more than its length, which no Trainer takes
+            assert isinstance(train_dataloader, _Rounds)
+            given = {"global_batch": self._round_batch, "samples": train_dataloader.samples}
         model, self.optimizer, loader, self.lr_scheduler = self.job.prepare(
-            self.model,
+            self._trained(),
             self.optimizer,
             train_dataloader,
             self.lr_scheduler,
@@ -211,8 +228,9 @@ class Trainer(transformers.Trainer):
             updates=max_steps,
             scheduler_steps="update",
             clip_grad_norm=clip if clip and clip > 0 else None,
-            **{"global_batch": self._round_batch if self.args.gradient_accumulation_steps > 1 else None} | self._prepare,
+            **given | self._prepare,
         )
+        model, self._model_alone = self.model, model is self.model
         self._be(self.job.rank)
         loader = _Passes(loader, self.job)
         self._begun = loader.has_begun
@@ -226,6 +244,28 @@ class Trainer(transformers.Trainer):
         self.callback_handler.train_dataloader = loader
         self.state.is_world_process_zero = self.state.is_local_process_zero = self.is_world_process_zero()
         return model, loader
+
+    def _trained(self) -> torch.nn.Module:
+        """The model, and what else has parameters of the optimizer: losses may have some."""
+        model: torch.nn.Module = self.model
+        known = {id(p) for p in model.parameters()}
+        others = {id(p) for group in self.optimizer.param_groups for p in group["params"]} - known
+        if not others:
+            return model
+        found: dict[str, torch.nn.Module] = {_MODEL: model}
+        for name, value in vars(self).items():
+            for key, module in value.items() if isinstance(value, dict) else (("", value),):
+                if isinstance(module, torch.nn.Module) and any(id(p) in others for p in module.parameters()):
+                    found[f"{name}_{key}" if key else name] = module
+        return torch.nn.ModuleDict(found)
+
+    def _state_of_model(self) -> dict[str, torch.Tensor]:
+        """As job.state_dict, of what is not only a part of what the job trains."""
+        state: dict[str, torch.Tensor] = self.job.state_dict()
+        if self._model_alone:
+            return state
+        begin = f"{_MODEL}."
+        return {name.removeprefix(begin): tensor for name, tensor in state.items() if name.startswith(begin)}
 
     def _run_epoch(  # noqa: PLR0917
         self,
@@ -351,7 +391,7 @@ class Trainer(transformers.Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         if self.args.load_best_model_at_end and self.state.best_global_step == self.state.global_step:
             # Others cannot know when worker 0 has written it.
-            self._best = self.job.state_dict()
+            self._best = self._state_of_model()
             name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             self.state.best_model_checkpoint = os.path.join(self._get_output_dir(trial), name)
         if self.is_world_process_zero():
