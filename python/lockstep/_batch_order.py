@@ -3,8 +3,11 @@
 The script says which samples are computed together, and the job says which worker computes them. A unit is one batch, and a run is
 one unit. Each batch counts once, whatever its size, so a round's gradient is the mean over its batches.
 
-The sampler is iterated once for each epoch, on every worker, with generators that are seeded alike (_order.py). All epochs have the
-same number of batches, because the session is told one number before the job begins.
+The sampler is iterated once for each epoch, on every worker, with generators that are seeded alike (_order.py). All epochs of the
+job have the same number of batches, because the session is told one number before the job begins: the sampler's length. Its lists
+may have other lengths, as those of token budgets have. The job's epochs go through them one behind the other. The rest of a list
+comes first in the next epoch, and a list that is too short is followed by the next one. So each batch still comes once. With
+samples= an epoch has the first batches of each list, and no others.
 
 A sample is read and seeded by its own place: the samples of an epoch's batches are numbered one after the other.
 """
@@ -13,6 +16,7 @@ import dataclasses
 import itertools
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +26,8 @@ from lockstep import _given
 from lockstep._errors import UsageError
 from lockstep._order import Lists, Order, is_one_of, length_of, refuse_replicas
 from lockstep._session import Work
+
+_MOST_LENGTHS = 4  # that a list has; more is taken for one without an end
 
 
 class BatchOrder(Lists):
@@ -39,6 +45,10 @@ class BatchOrder(Lists):
         self._is_cut = batches is not None
         self._size = self._length() if batches is None else batches
         self._bounds: dict[int, array[int]] = {}  # of each batch, in the list of its epoch's samples
+        self._epochs = 0  # that have their batches
+        self._passes = 0  # of the sampler
+        self._left: deque[array[int]] = deque()  # batches of its passes that no epoch has yet
+        self._warns = False
         self.has_unused_generator = loader.generator is not None
         for sampler in self._samplers():
             refuse_replicas(sampler, "batches", "let it give the batches of all replicas (num_replicas=1, rank=0)")
@@ -50,10 +60,10 @@ class BatchOrder(Lists):
             raise UsageError("the batch sampler has no batches")
         return self._size
 
-    def begin(self, seed: int, batch: int) -> str:
+    def begin(self, seed: int, batch: int, *, warns: bool = False) -> str:
         """As `Order.begin`."""
         del batch
-        self._seed = seed
+        self._seed, self._warns = seed, warns
         self._draw(0)
         return f"; batches in the order of {self._kind} {self._digests[0]:012x}"
 
@@ -118,28 +128,50 @@ class BatchOrder(Lists):
             ) from None
 
     def _draw(self, epoch: int) -> None:
-        self._seed_all(epoch)
-        for sampler in self._samplers():
-            if callable(getattr(sampler, "set_epoch", None)):
-                sampler.set_epoch(epoch)
+        if epoch < self._epochs:
+            return  # it has its batches
+        batches: list[array[int]] = []
+        while self._epochs <= epoch:
+            while len(self._left) < self._size:
+                self._left.extend(self._of_pass(self._passes))
+                self._passes += 1
+            batches = [self._left.popleft() for _ in range(self._size)]
+            self._epochs += 1
         drawn, bounds = array("I"), array("Q", [0])
-        for number, batch in enumerate(itertools.islice(self._sampler, self._size + (not self._is_cut))):
-            if number == self._size:
-                self._refuse_count(epoch, "more")
-            drawn.extend(self._checked(batch, f"batch {number} of epoch {epoch}"))
+        for batch in batches:
+            drawn.extend(batch)
             bounds.append(len(drawn))
-        if len(bounds) <= self._size:
-            self._refuse_count(epoch, str(len(bounds) - 1))
         self._keep(epoch, drawn, bounds.tobytes())
         self._bounds[epoch] = bounds
 
-    def _refuse_count(self, epoch: int, given: str) -> None:
-        why = f"job.prepare was told samples={self._size}" if self._is_cut else f"its length was {self._size}"
-        advice = "give a smaller number" if self._is_cut else "give job.prepare samples=, and it takes so many of each list"
-        raise UsageError(
-            f"{self._kind} has given {given} batches for epoch {epoch}, and {why}: all epochs of a job have the same number of "
-            f"batches; {advice}"
-        )
+    def _of_pass(self, number: int) -> list["array[int]"]:
+        """The batches of the sampler's pass of that number, as many as an epoch may have."""
+        self._seed_all(number)
+        for sampler in self._samplers():
+            if callable(getattr(sampler, "set_epoch", None)):
+                sampler.set_epoch(number)
+        most = self._size if self._is_cut else _MOST_LENGTHS * self._size + 1
+        given = itertools.islice(self._sampler, most)
+        batches = [self._checked(batch, f"batch {i} of epoch {number}") for i, batch in enumerate(given)]
+        if self._is_cut and len(batches) < self._size:
+            raise UsageError(
+                f"{self._kind} has given {len(batches)} batches for epoch {number}, and job.prepare was told samples={self._size}: "
+                "all epochs of a job have the same number of batches; give a smaller number"
+            )
+        if not self._is_cut and len(batches) in (0, most):
+            raise UsageError(
+                f"{self._kind} has given {'no' if not batches else f'{most} or more'} batches for epoch {number}, and its length "
+                f"was {self._size}: with samples= of job.prepare an epoch has the first ones of each list"
+            )
+        if len(batches) != self._size and self._warns:
+            self._warns = False  # once
+            print(
+                f"lockstep: {self._kind} has given {len(batches)} batches for epoch {number}, and its length was {self._size}: "
+                f"epochs of the job have {self._size}, and go through its lists one behind the other. With samples=N each has the "
+                "first N of its list",
+                flush=True,
+            )
+        return batches
 
     def _checked(self, batch: Any, which: str) -> "array[int]":
         try:

@@ -345,7 +345,9 @@ class Job:
         rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=parts.epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), _ahead.of_training(ahead, self._order))
-        digest = _loader.dataset_digest(loader.dataset, self._seed, warns=self.rank == 0) + self._order.begin(self._seed, batch)
+        digest = _loader.dataset_digest(loader.dataset, self._seed, warns=self.rank == 0) + self._order.begin(
+            self._seed, batch, warns=self.rank == 0
+        )
         if self._evaluation is not None:
             self._evaluation.begin(self._seed, *self._known())
             digest += f"; to evaluate {_loader.dataset_digest(self._evaluation.dataset, self._seed)}"

@@ -214,9 +214,10 @@ class Order(Lists):
             )
         return positions
 
-    def begin(self, seed: int, batch: int) -> str:
+    def begin(self, seed: int, batch: int, *, warns: bool = False) -> str:
         """Takes the job's seed and batch, which are known now. Returns a text about the order for the workers' digest, which all
         must have in common."""
+        del warns  # of lists whose number of batches changes
         self._seed, self._positions = seed, self.positions(batch)
         if self.shuffled:
             return ""

@@ -62,7 +62,7 @@ class UpdatesTest(BatchesTest):
     def test_updates_are_those_of_a_plain_loop_that_averages_batches_as_ddp_does(self):
         """Also of a last round that has fewer, and whatever the sizes: from 1 sample to 64."""
         for sampler, workers, batch, words in (("tokens", 2, None, []), ("tokens", 4, None, []),
-                                               ("grouped", 2, 4, ["momentum=1"]), ("list", 1, None, [])):
+                                               ("grouped", 2, 4, ["momentum=1"]), ("list", 1, None, []), ("packed", 2, None, ["epochs=6"])):
             with self.subTest((sampler, workers, batch)):
                 run_dir = self.folder / f"{sampler}-{workers}-{batch}"
                 run_dir.mkdir()
@@ -80,7 +80,9 @@ class UpdatesTest(BatchesTest):
                 self.assertEqual(done.stdout.count(f"updates {updates} of {in_round} batches"), workers, done.stdout)
                 self.assertEqual([line["samples"] for line in self.rounds(run_dir)][:updates],
                                  [min(in_round, len(epochs[0]) - at) for at in range(0, len(epochs[0]), in_round)])
-                if sampler != "list":
+                if sampler == "packed":
+                    self.assertEqual(len(re.findall(r"lockstep: Packed has given \d+ batches for epoch 2, and its length was \d+: epochs of the job", done.stdout)), 1)
+                elif sampler != "list":
                     self.assertEqual(done.stdout.count("told [0, 1, 2]"), workers, done.stdout)
 
     def test_batches_are_the_same_with_loader_processes(self):
@@ -144,9 +146,10 @@ class ManyTest(BatchesTest):
             with self.subTest(policy):
                 run_dir, mark = self.folder / policy, self.folder / f"died-{policy}"
                 run_dir.mkdir()
-                _, epochs = self.alone("sampler=tokens", "alone=8")
+                # So many that the job waits for it, also where a busy processor has left the worker out before it dies.
+                _, epochs = self.alone("sampler=tokens", "epochs=9", "alone=8")
                 done = lockstep_run("-n", "4", "--policy", policy, "--restart-workers", "1", "--set", "job.min_workers=4", "--set", "liveness.timeout=60s",
-                                    "--set", "emulate.unit_time=2ms", "--run-dir", run_dir, WORKER, "sampler=tokens", "batch=8", *words,
+                                    "--set", "emulate.unit_time=2ms", "--run-dir", run_dir, WORKER, "sampler=tokens", "epochs=9", "batch=8", *words,
                                     "die=1", f"mark={mark}", f"save={run_dir}")
                 self.assertEqual(done.returncode, 0, done)
                 self.assertTrue(mark.exists())
@@ -155,9 +158,14 @@ class ManyTest(BatchesTest):
                 self.assertEqual((len(sums), len(set(map(tuple, sums)))), (4, 1), done.stdout)
 
     def test_a_job_that_was_killed_goes_on_with_the_next_batch(self):
-        words = [WORKER, "sampler=tokens", "epochs=8", "checkpoint=1", "momentum=1", "draws=1"]
-        _, epochs = self.alone("sampler=tokens", "epochs=8", "alone=2")
-        whole, run_dir = self.folder / "whole", self.folder / "run"
+        for sampler in ("tokens", "packed"):
+            with self.subTest(sampler):
+                self.assert_goes_on(sampler)
+
+    def assert_goes_on(self, sampler):
+        words = [WORKER, f"sampler={sampler}", "epochs=8", "checkpoint=1", "momentum=1", "draws=1"]
+        _, epochs = self.alone(f"sampler={sampler}", "epochs=8", "alone=2")
+        whole, run_dir = self.folder / f"{sampler}-whole", self.folder / f"{sampler}-run"
         whole.mkdir()
         run_dir.mkdir()
         ends = [lockstep_run("-n", "2", "--run-dir", whole, *words, f"save={whole}")]
@@ -206,9 +214,10 @@ loader = DataLoader(data, batch_sampler=Own())
             (own("yield from range(4)"), 2, "Own has given something else than a list of samples as batch 0 of epoch 0 ('int' object"),
             (own("yield from [[0], [1], [2], [3, 64]]"), 2, "Own has given sample 64 in batch 3 of epoch 0, of a dataset that has 64"),
             (own("yield from [[0], [1], [2], [3, -1]]"), 2, "Own has given sample -1 in batch 3 of epoch 0, of a dataset that has 64"),
-            (own("yield from [[0], [1], [2]]"), 2, "Own has given 3 batches for epoch 0, and its length was 4: all epochs of a job have"),
-            (own(ragged), 2, "Own has given more batches for epoch 1, and its length was 4: all epochs of a job have the same number of "
-             "batches; give job.prepare samples=, and it takes so many of each list"),
+            (own("yield from [[0], [1], [2]]"), 0, ""),
+            (own(ragged), 0, ""),
+            (own("return iter([])"), 2, "Own has given no batches for epoch 0, and its length was 4: with samples= of job.prepare"),
+            (own("while True: yield [0]"), 2, "Own has given 17 or more batches for epoch 0, and its length was 4: with samples= of"),
             (own(ragged, ", samples=4"), 0, ""),
             (own(ragged, ", samples=5"), 2, "Own has given 4 batches for epoch 0, and job.prepare was told samples=5"),
             (own(ragged, ", samples=0"), 2, "samples: 0 is not a whole number from 1 on"),

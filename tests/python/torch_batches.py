@@ -96,6 +96,29 @@ class TokenBudget(Told):
             yield self.batches[number]
 
 
+class Packed(Told):
+    """As many sentences as the budget has, of another order in each epoch, and so another number of batches."""
+
+    def __init__(self, lengths):
+        super().__init__()
+        self.lengths = lengths
+
+    def __len__(self):
+        return len(list(self.pack(0)))
+
+    def pack(self, epoch):
+        batch = []
+        for index in torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(100 + epoch)).tolist():
+            if (len(batch) + 1) * max(self.lengths[i] for i in (*batch, index)) > BUDGET:
+                yield batch
+                batch = []
+            batch.append(index)
+        yield batch
+
+    def __iter__(self):
+        return self.pack(self.told[-1])
+
+
 class Balanced(Sampler):
     """Draws with replacement, from generators that the job has seeded, and gives tensors."""
 
@@ -115,7 +138,7 @@ class Grouped(BatchSampler):
 
 
 def make_sampler(data):
-    return {"tokens": lambda: TokenBudget(data.lengths), "balanced": Balanced, "grouped": Grouped,
+    return {"tokens": lambda: TokenBudget(data.lengths), "packed": lambda: Packed(data.lengths), "balanced": Balanced, "grouped": Grouped,
             "list": lambda: [list(range(i, i + 1 + i % 7)) for i in range(0, 66, 3)],
             "endless": lambda: RandomSampler(range(SAMPLES), replacement=True, num_samples=1 << 40)}[options["sampler"]]()
 
@@ -168,12 +191,15 @@ def train():
 
 
 def alone(together):
-    epochs = []
-    for epoch in range(EPOCHS):
-        for one in (sampler, getattr(sampler, "sampler", None)):
-            if hasattr(one, "set_epoch"):
-                one.set_epoch(epoch)
-        batches = list(loader)
+    epochs, left, passes = [], [], 0
+    for _ in range(EPOCHS):
+        while len(left) < len(sampler):
+            for one in (sampler, getattr(sampler, "sampler", None)):
+                if hasattr(one, "set_epoch"):
+                    one.set_epoch(passes)
+            left += list(loader)
+            passes += 1
+        batches, left = left[:len(sampler)], left[len(sampler):]
         epochs.append([batch[2] for batch in batches])
         for first in range(0, len(batches), together):
             ranks = batches[first:first + together]
