@@ -66,7 +66,7 @@ class Failure:
     status: int  # of our errors; 0: the exception is another one
     line: str
     trace: str
-    at: float  # monotonic
+    at: float  # by the clock of its host
 
     def is_of_job(self) -> bool:
         """The job has failed or has ended without this worker."""

@@ -38,29 +38,37 @@ def _failure(error: BaseException) -> Failure:
     # From the caller's own code on.
     inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
     trace = "".join(traceback.format_exception(type(error), error, inner))
-    return Failure(status, line.splitlines()[0], trace.rstrip(), time.monotonic())
+    return Failure(status, line.splitlines()[0], trace.rstrip(), time.time())
 
 
-def main(path: str) -> int:
-    folder = Path(path)
-    worker = os.environ["LOCKSTEP_WORKER"]
-    call: Call = pickle.loads((folder / CALL).read_bytes())
+def answered(call: Call, worker: str) -> tuple[str, bytes, int]:
+    """RESULT or ERROR, what goes to the caller, and the exit status of this process."""
     try:
         function, args, kwargs = _prepared(call)
         result = function(*args, **kwargs)
         try:
-            data = importlib.import_module(call.pickler).dumps(result)
+            return RESULT, importlib.import_module(call.pickler).dumps(result), 0
         except Exception as error:  # whatever the value's own methods raise
             raise UsageError(
                 f"launch: worker {worker} returns {type(result).__name__}, which cannot go to another process ({error}): return "
                 "numbers, tensors or a state_dict"
             ) from None
-        _write(folder / RESULT.format(worker), data)
     except Exception as error:
-        failure = _failure(error)
-        _write(folder / ERROR.format(worker), pickle.dumps(failure))
-        for tell in list(_errors.last_words):
-            tell(failure.line)
-        return error.status if isinstance(error, Error) else UsageError.status  # on which lockstep run ends the job
-    return 0
+        # On the status of a usage error lockstep run ends the job.
+        return ERROR, pickle.dumps(_failure(error)), error.status if isinstance(error, Error) else UsageError.status
 
+
+def main(path: str) -> int:
+    folder = Path(path)
+    worker = os.environ["LOCKSTEP_WORKER"]
+    name, data, status = answered(pickle.loads((folder / CALL).read_bytes()), worker)
+    _write(folder / name.format(worker), data)
+    if name == ERROR:
+        tell(data)
+    return status
+
+
+def tell(failure: bytes) -> None:
+    """To the job, why this process ends."""
+    for told in list(_errors.last_words):
+        told(pickle.loads(failure).line)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,7 @@ _CHECKPOINT = re.compile(r"round-[0-9]+\.json")
 _NO_CHECKPOINT = "holds no checkpoint (resume='auto' begins a job where there is none)"
 _RECORDS = ("rounds.jsonl", "evaluations.jsonl", "timeline.json", "journal", "summary.json", "config.ini")
 _LOGGED = re.compile(r"\S+ coordinator \w+ ")
-_WARNING = re.compile(rb"\S+ coordinator warning (.*)")
+_WARNING = re.compile(r"\S+ coordinator warning (.*)")
 
 
 # Becomes a program that ends with its parent (prctl's 1 is PR_SET_PDEATHSIG, 9 is SIGKILL), whatever becomes of that one. Not
@@ -91,7 +91,8 @@ def _written(path: Path) -> int | None:
 
 class OwnCoordinator:
     """Runs until the job's end or `stop`. Its records go to `run_dir`; None: a folder that is removed afterwards. `secret_file`: of
-    the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one.
+    the job; None: one of its own is made. `resume`: goes on from the newest checkpoint there; "auto": if there is one. `options`:
+    further ones of lockstep-coordinator.
 
     A coordinator that is killed is started again, three times at most. The workers keep their parameters and find it at the address
     of the one before. Its journal in the run directory tells it where the job is.
@@ -106,6 +107,10 @@ class OwnCoordinator:
         host: str = "127.0.0.1",
         secret_file: str | None = None,
         resume: bool | Literal["auto"] = False,
+        *,
+        port: int = 0,
+        options: Sequence[str] = (),
+        log_level: str = "warn",
     ) -> None:
         self._pid = os.getpid()
         self._folder = PrivateFolder()
@@ -133,9 +138,11 @@ class OwnCoordinator:
             *(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())),
             str(_place.program("lockstep-coordinator")),
             *("--workers", str(workers), "--run-dir", str(where)),
-            *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", "warn"),
+            *("--config-from-workers", "--secret-file", self.secret_file, "--log-level", log_level),
+            *options,
         ]
-        self._process = self._start("--listen", f"[{host}]:0" if ":" in host else f"{host}:0", *(("--resume",) if resume else ()))
+        listen = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._process = self._start("--listen", listen, *(("--resume",) if resume else ()))
         self._said = open(self._log, "rb")  # noqa: SIM115
         self._unfinished = b""  # of its last line
         listening = self._wait_for_address(address, stale, self.patience(resume))
@@ -231,15 +238,23 @@ class OwnCoordinator:
         last = lines[-1] if lines else ""
         return "" if _LOGGED.match(last) else last.removeprefix("lockstep-coordinator: ")
 
-    def warnings(self) -> list[str]:
-        """The coordinator's warnings since the last call."""
+    def lines(self) -> list[str]:
+        """New ones of the coordinator."""
         *lines, self._unfinished = (self._unfinished + self._said.read()).split(b"\n")
-        found = (_WARNING.match(line) for line in lines)
-        return [warning.group(1).decode(errors="replace") for warning in found if warning]
+        return [line.decode(errors="replace") for line in lines]
 
-    def has_ended(self) -> bool:
-        """Any thread."""
-        return self._ended.is_set()
+    def warnings(self) -> list[str]:
+        """Those of `lines`."""
+        return [warning.group(1) for line in self.lines() if (warning := _WARNING.match(line))]
+
+    def has_ended(self, within: float = 0.0) -> bool:
+        """`within`: so many seconds from now. Any thread."""
+        return self._ended.wait(within)
+
+    @property
+    def status(self) -> int:
+        """Of the coordinator that has ended."""
+        return self._process.wait()
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """Ends the job in good order, with a checkpoint, or at once. Also within a handler of a signal."""

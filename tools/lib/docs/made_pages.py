@@ -131,6 +131,9 @@ def python(root):
     jax["Job"].body += loop["Loop"].body
     parts += [described(node, f"lockstep.jax.{node.name}", 2) for node in (jax["init"], jax["Job"], loop["Batch"])]
     parts.append(described(top_level(package / "keras.py")["fit"], "lockstep.keras.fit", 2))
+    parts.append(described(top_level(package / "spark.py")["run"], "lockstep.spark.run", 2))
+    rows = top_level(package / "_spark_rows.py")
+    parts += [described(rows[name], f"lockstep.spark.{name}", 2) for name in ("parquet", "rows", "Rows")]
     return "\n".join(parts)
 
 
