@@ -99,7 +99,7 @@ def launch(
     "127.0.0.1:8080"].
     """
     _errors.end_with_one_line()
-    _refuse_worker()
+    refuse_worker()
     if not callable(function):
         raise UsageError(f"launch: {function!r} is no function: give the function itself, and its arguments as args=(...)")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
@@ -126,7 +126,7 @@ def launch(
         failures = {worker: _read(folder, ERROR.format(worker)) for worker in range(workers)}
         found = {worker: pickle.loads(data) for worker, data in failures.items() if data is not None}
         # A worker may be lost without the job.
-        _raise({worker: failure for worker, failure in found.items() if status != 0 or not failure.is_of_job()}, status, last)
+        raise_first({worker: failure for worker, failure in found.items() if status != 0 or not failure.is_of_job()}, status, last)
         pickler = importlib.import_module(call.pickler)
         results = [_read(folder, RESULT.format(worker)) for worker in range(workers)]
         return [None if data is None else pickler.loads(data) for data in results]
@@ -134,17 +134,15 @@ def launch(
         folder.remove()
 
 
-def _refuse_worker() -> None:
+def refuse_worker(name: str = "lockstep.launch") -> None:
     if getattr(current_process(), "_inheriting", False):
-        raise UsageError(
-            "lockstep.launch runs again in a worker, which imports the script: put it within if __name__ == '__main__':"
-        )
+        raise UsageError(f"{name} runs again in a worker, which imports the script: put it within if __name__ == '__main__':")
     if "LOCKSTEP_COORDINATOR" in os.environ:
-        raise UsageError("lockstep.launch is called in a worker of a job (LOCKSTEP_COORDINATOR is set): call lockstep.init() there")
+        raise UsageError(f"{name} is called in a worker of a job (LOCKSTEP_COORDINATOR is set): call lockstep.init() there")
     if launched := _launchers.launched(os.environ):
         raise UsageError(
-            f"lockstep.launch starts the workers itself, and {launched.launcher} has started {launched.workers}: start the script "
-            "with python, or call lockstep.init() in place of lockstep.launch"
+            f"{name} starts the workers itself, and {launched.launcher} has started {launched.workers}: start the script "
+            f"with python, or call lockstep.init() in place of {name}"
         )
 
 
@@ -277,7 +275,7 @@ def _read(folder: PrivateFolder, name: str) -> bytes | None:
         return None
 
 
-def _raise(failures: dict[int, Failure], status: int, last: str) -> None:
+def raise_first(failures: dict[int, Failure], status: int, last: str) -> None:
     """The first failure that is no consequence of another one."""
     if failures:
         worker, first = min(failures.items(), key=lambda item: (item[1].is_of_job(), item[1].at))

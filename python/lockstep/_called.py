@@ -13,6 +13,8 @@ from lockstep import _errors
 from lockstep._call import CALL, ERROR, RESULT, Call, Failure
 from lockstep._errors import Error, UsageError
 
+_HERE = Path(__file__).parent
+
 
 def _prepared(call: Call) -> Any:
     """The function, its arguments; the script of the caller is imported for that."""
@@ -32,11 +34,13 @@ def _write(path: Path, data: bytes) -> None:
     os.replace(new, path)
 
 
-def _failure(error: BaseException) -> Failure:
+def failure(error: BaseException) -> Failure:
     status = error.status if isinstance(error, Error) else 0
     line = str(error) if status else "".join(traceback.format_exception_only(error)).strip()
     # From the caller's own code on.
-    inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    inner = error.__traceback__
+    while inner is not None and Path(inner.tb_frame.f_code.co_filename).parent == _HERE:
+        inner = inner.tb_next
     trace = "".join(traceback.format_exception(type(error), error, inner))
     return Failure(status, line.splitlines()[0], trace.rstrip(), time.time())
 
@@ -55,7 +59,7 @@ def answered(call: Call, worker: str) -> tuple[str, bytes, int]:
             ) from None
     except Exception as error:
         # On the status of a usage error lockstep run ends the job.
-        return ERROR, pickle.dumps(_failure(error)), error.status if isinstance(error, Error) else UsageError.status
+        return ERROR, pickle.dumps(failure(error)), error.status if isinstance(error, Error) else UsageError.status
 
 
 def main(path: str) -> int:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from lockstep import _after, _errors, _initial, _launched, _launchers, _session, _settings
+from lockstep import _after, _channel, _errors, _initial, _launched, _launchers, _session, _settings
 from lockstep._errors import UsageError
 from lockstep._own import OwnCoordinator
 from lockstep._session import Session
@@ -24,7 +24,7 @@ class Entry:
     slowdowns: str | None
     run_dir: str | None
     resume: bool | Literal["auto"]
-    channel: _initial.Channel | None
+    channel: _channel.Channel | None
     log_level: str
     connect_timeout: float  # seconds
     launched: _launchers.Launched | None = None

@@ -29,6 +29,7 @@ class JobFailed(Error):
     """The job has failed, or has ended without this worker."""
 
     status = 1
+    result: object = None  # where lockstep.ray.Trainer raises it: a Result with what the job had
 
 
 class TryAgain(Error):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from lockstep import _errors, _settings, _torch, _undivided
+from lockstep import _channel, _errors, _settings, _torch, _undivided
 from lockstep._errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def init(
         slowdowns=environment.get("LOCKSTEP_SLOWDOWN") or None,
         run_dir=run_dir,
         resume=resume,
-        channel=None if initial is None else _initial.Folder(initial),
+        channel=_channel.given if initial is None else _initial.Folder(initial),
         log_level=environment.get("LOCKSTEP_LOG_LEVEL", log_level),
         connect_timeout=connect_timeout,
     )

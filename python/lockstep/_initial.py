@@ -13,28 +13,16 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from lockstep import _safetensors
+from lockstep._channel import Channel
 from lockstep._errors import JobFailed
 
 _LOOK_S = 0.02
 _PATIENCE_S = 600.0  # worker 0 may read its data before
-
-
-class Channel(Protocol):
-    """Between the workers of a job."""
-
-    restarts: bool  # worker 0 may be one that was started again, and finds what the one before it has put there
-
-    def put(self, name: str, data: bytes) -> None:
-        """Once for a name; it is there as a whole or not at all."""
-
-    def get(self, name: str) -> bytes | None:
-        """None: it is not there yet."""
 
 
 class Folder:

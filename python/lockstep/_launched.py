@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 
 import torch.distributed
 
+from lockstep import _launchers
 from lockstep._errors import JobFailed, UsageError
 from lockstep._launchers import Launched, launched, on_one_host
 from lockstep._own import OwnCoordinator
@@ -86,7 +87,7 @@ def listen_host(where: Launched) -> str:
 
 
 class Meeting:
-    """The store, as the Channel of _initial.py too, and worker 0's coordinator. Each worker makes one for each job, in turn."""
+    """The store, as a Channel of _channel.py too, and worker 0's coordinator. Each worker makes one for each job, in turn."""
 
     restarts = False  # nobody is started again by itself
     _stores: ClassVar[dict[tuple[str, int], Any]] = {}  # of this process, for all its jobs
@@ -200,7 +201,13 @@ class Meeting:
 
 def surroundings() -> Launched | None:
     """None: there are no others that this process knows of."""
-    return _group() or launched(os.environ)
+    found = _group() or launched(os.environ)
+    if found is None and (workers := _launchers.of_ray_train()) > 1:
+        raise UsageError(
+            f"Ray Train has started {workers} workers without a process group, and they have no place to meet: use its "
+            "TorchTrainer, or lockstep.ray.Trainer"
+        )
+    return found
 
 
 def _group() -> Launched | None:
@@ -216,7 +223,7 @@ def _group() -> Launched | None:
         store = store.underlying_store
     host = os.environ.get("MASTER_ADDR") or getattr(store, "host", None) or socket.gethostname()
     return Launched(
-        *("torch.distributed", worker, workers, host, 0),
+        *("Ray Train" if _launchers.of_ray_train() == workers else "torch.distributed", worker, workers, host, 0),
         serves=worker == 0,
         job="group",
         one_host=on_one_host(os.environ),

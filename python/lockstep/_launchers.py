@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,6 +111,16 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
     )
 
 
+def of_ray_train() -> int:
+    """How many workers Ray Train has started, of which this process is one; 0: it is none. Ray puts it into no variable."""
+    train = sys.modules.get("ray.train")
+    try:
+        workers = train.get_context().get_world_size() if train is not None else 0
+    except Exception:  # outside of its workers, in different ways
+        return 0
+    return workers if isinstance(workers, int) else 0
+
+
 def warning(environment: Mapping[str, str]) -> str:
     """Of a job of one that may not be meant to be one. Empty: nothing looks like that."""
     if _launcher(environment) is not None:
@@ -143,7 +154,8 @@ def started(where: Launched | None, environment: Mapping[str, str], workers: int
     alike = where.launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environment  # deepspeed, Kubeflow, a shell
     started_by = f"RANK and WORLD_SIZE tell of {count}" if alike else f"{where.launcher} has started {count}"
     at = f"{started_by}, which meet at {where.host}:{where.port}"
-    meeting = f"{count} in a process group meet in its store" if where.in_group else at
+    by = "" if where.launcher == "torch.distributed" else f", started by {where.launcher},"
+    meeting = f"{count} in a process group{by} meet in its store" if where.in_group else at
     return f"{meeting}; worker 0 has started the coordinator, {coordinator}"
 
 

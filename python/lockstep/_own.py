@@ -33,10 +33,12 @@ _WARNING = re.compile(r"\S+ coordinator warning (.*)")
 
 # Becomes a program that ends with its parent (prctl's 1 is PR_SET_PDEATHSIG, 9 is SIGKILL), whatever becomes of that one. Not
 # between fork and exec: this process has threads. SIGTERM stays blocked: a service manager sends it to all processes at once, and
-# a coordinator that got it, and then SIGINT of the script that heeds the same, would take that for the second signal.
+# a coordinator that got it, and then SIGINT of the script that heeds the same, would take that for the second signal. SIGINT is how
+# the job is ended; Ray's processes have it blocked.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])

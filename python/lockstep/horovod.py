@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lockstep
-from lockstep import _errors, _initial, _launched, _safetensors
+from lockstep import _channel, _errors, _initial, _launched, _safetensors
 from lockstep._errors import JobFailed, Missing, UsageError
 from lockstep._job import Job
 
@@ -313,7 +313,7 @@ class _State:
             self.rank, self.size = int(wanted), int(workers)
         else:
             self.rank, self.size = (launched.worker, launched.workers) if launched else (0, 1)
-        self._channel: _initial.Channel | None = None
+        self._channel: _channel.Channel | None = None
         self._folder = os.environ.get("LOCKSTEP_INITIAL") if address else None
         if self._folder:
             self._channel = _initial.Folder(self._folder)

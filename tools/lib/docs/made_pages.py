@@ -134,6 +134,8 @@ def python(root):
     parts.append(described(top_level(package / "spark.py")["run"], "lockstep.spark.run", 2))
     rows = top_level(package / "_spark_rows.py")
     parts += [described(rows[name], f"lockstep.spark.{name}", 2) for name in ("parquet", "rows", "Rows")]
+    on_ray = top_level(package / "ray.py")
+    parts += [described(on_ray[name], f"lockstep.ray.{name}", 2) for name in ("Trainer", "Result", "report")]
     return "\n".join(parts)
 
 
