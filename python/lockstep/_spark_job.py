@@ -131,7 +131,7 @@ class Job:
         none_joined = not failures and not (self.where / "config.ini").exists()
         if none_joined:
             raise JobFailed(lost[min(lost)] if lost else "no worker has joined the job: does the function call lockstep.init()?")
-        _call._raise(failures, status, self._why())
+        _call.raise_first(failures, status, self._why())
         for _, line in sorted(lost.items()):
             say(f"{line}; its result is None")
         pickler = importlib.import_module(PICKLER)
