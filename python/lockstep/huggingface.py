@@ -97,6 +97,9 @@ class Trainer(transformers.Trainer):
 
     `per_device_train_batch_size` times `gradient_accumulation_steps` is the batch size of a round, of all workers together. So
     training is the same on any number of workers.
+
+    It may stand in front of another Trainer that is made of transformers' (class Mine(Trainer, SFTTrainer)). If that has a batch
+    sampler of its own, a round has whole batches of it: one for each worker, times `gradient_accumulation_steps`.
     """
 
     optimizer: Any
