@@ -1,5 +1,6 @@
 """Three hosts on one machine: network namespaces joined by veth. Needs root; skipped in plain words without."""
 
+import json
 import re
 import signal
 import statistics
@@ -68,18 +69,29 @@ class Namespaces(ClusterTest):
             job.start_coordinator()
             for index, host in enumerate(("lsa", "lsa", "lsb")):
                 job.start_worker(index, "--secret-file", secret, prefix=network.prefix(host))
-            wait_for("the slow link to cost its owner's share",
-                     lambda: "worker 2 owns nothing for now: its link is slow" in job.log("coordinator"), 120)
+
+            def http():  # there are rounds, so the file is there
+                return (job.run_dir / "http.address").read_text().strip()
+
+            def owns(worker):
+                done = sh(*network.prefix("lsc"), TOOLS / "ctl", "--http", http(), "--json", "status")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                members = json.loads(done.stdout)["members"]
+                return not members or next(member for member in members if member["worker"] == worker)["owner"]
+
+            def waited_for_all():
+                return [line for line in job.rounds() if {c["worker"] for c in line["contributors"]} == {0, 1, 2}]
+            # By the rule for slow links; on a busy machine now and then because it is silent for too long, as an owner.
+            wait_for("the slow link to cost its owner's share", lambda: waited_for_all() and not owns(2), 120)
             # Each of them has waited for the link, after the computing was done; but not one that was made again without worker 2, when it
-            # was silent for too long.
-            waited = [line for line in job.rounds() if len(line["attempts"]) <= 1 or "2" in line["times"]["delivered"]]
+            # was silent for too long, nor those in which it caught up then and had no units.
+            waited = waited_for_all()
             late = [line["times"]["delivered"]["2"] - line["times"]["ready"]["2"] for line in waited]
             in_time = [line["times"]["delivered"][worker] - line["times"]["ready"][worker] for line in waited for worker in "01"]
             self.assertGreater(statistics.median(late), statistics.median(in_time), (late, in_time))
-            self.assertTrue(all({c["worker"] for c in line["contributors"]} == {0, 1, 2} for line in waited))
+            self.assertFalse([line for line in job.rounds() if 2 in line["excluded"] and len(line["attempts"]) <= 1])
 
-            http = (job.run_dir / "http.address").read_text().strip()
-            done = sh(*network.prefix("lsc"), TOOLS / "ctl", "--http", http, "--secret-file", secret, "policy", "backup")
+            done = sh(*network.prefix("lsc"), TOOLS / "ctl", "--http", http(), "--secret-file", secret, "policy", "backup")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
             def left_out():
