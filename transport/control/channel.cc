@@ -37,6 +37,11 @@ void Channel<Out, In>::Send(const Frame& frame) {
 }
 
 template <class Out, class In>
+void Channel<Out, In>::SendSoon(const Frame& frame) {
+  impl_->SendSoon(frame);
+}
+
+template <class Out, class In>
 std::size_t Channel<Out, In>::queued_bytes() const {
   return impl_->queued_bytes();
 }

@@ -39,6 +39,9 @@ struct ClockEstimate {
   Duration offset;  // the other end's monotonic clock less ours; right to within rtt / 2
 };
 
+// How long a message of SendSoon waits for another one.
+inline constexpr Duration kCompany = std::chrono::milliseconds(1);
+
 // An encoded message, for sending it to many.
 struct Frame {
   std::shared_ptr<const std::string> bytes;
@@ -78,6 +81,10 @@ class Channel {
   // it does nothing.
   void Send(const Out& message);
   void Send(const Frame& frame);  // of an Out
+  // Like Send, for what nobody waits for: it goes out with the next message, in one write, or by
+  // itself after kCompany. Nothing that is sent later overtakes it, a Pong included.
+  void SendSoon(const Frame& frame);
+  // Bytes that the operating system has not taken.
   std::size_t queued_bytes() const;
 
   // Sends the queued messages, for at most the time-out, then ends the connection. Nothing is

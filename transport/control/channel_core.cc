@@ -10,6 +10,8 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr std::size_t kFramesAtOnce = 16;
+// Messages that wait for company are copied into one write of bytes up to here.
+constexpr std::size_t kHeldBytes = 16u << 10;
 
 }  // namespace
 
@@ -19,6 +21,7 @@ ChannelCore::ChannelCore(std::shared_ptr<Stream> stream, FrameReader reader,
       options_(options),
       stream_(std::move(stream)),
       reader_(std::move(reader)),
+      held_timer_(stream_->executor()),
       timer_(stream_->executor()) {
   reader_.set_max_bytes(options_.max_message_bytes);
 }
@@ -41,8 +44,49 @@ void ChannelCore::BeginReading() {
   asio::co_spawn(stream_->executor(), ReadLoop(shared_from_this()), RethrowFromCoroutine);
 }
 
+bool ChannelCore::MaySend() const {
+  return state_ != State::kDraining && state_ != State::kClosed && !write_failed_;
+}
+
 void ChannelCore::Send(const Frame& frame) {
-  if (state_ == State::kDraining || state_ == State::kClosed || write_failed_) return;
+  if (held_.empty()) return Write(frame);
+  if (held_.size() + frame.bytes->size() <= kHeldBytes) {
+    held_ += *frame.bytes;
+    return WriteHeld();
+  }
+  WriteHeld();
+  Write(frame);
+}
+
+// While something is being written it would wait for that anyway, behind it in the queue.
+void ChannelCore::SendSoon(const Frame& frame) {
+  if (!MaySend()) return;
+  if (writing_ || held_.size() + frame.bytes->size() > kHeldBytes) return Send(frame);
+  if (held_.empty()) held_since_ = MonotonicNow();
+  held_ += *frame.bytes;
+  if (!watching_held_) WatchHeld();
+}
+
+void ChannelCore::WriteHeld() {
+  if (held_.empty()) return;
+  Write({std::make_shared<const std::string>(std::exchange(held_, {}))});
+}
+
+// One timer for whatever is held until it fires: to set it again for each message would cost a call
+// of the system.
+void ChannelCore::WatchHeld() {
+  watching_held_ = true;
+  held_timer_.expires_after(held_since_ + kCompany - MonotonicNow());
+  held_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& failure) {
+    self->watching_held_ = false;
+    if (failure || self->held_.empty() || !self->MaySend()) return;
+    if (MonotonicNow() < self->held_since_ + kCompany) return self->WatchHeld();
+    self->WriteHeld();
+  });
+}
+
+void ChannelCore::Write(const Frame& frame) {
+  if (!MaySend()) return;
   const std::size_t bytes = frame.bytes->size();
   if (bytes > options_.max_message_bytes + kFrameHeaderBytes) {
     return End({ErrorCode::kClosed, fmt::format("a message to send has {} bytes, {} are allowed",
@@ -76,6 +120,8 @@ void ChannelCore::TellDrained() {
 
 void ChannelCore::Close() {
   if (state_ == State::kDraining || state_ == State::kClosed) return;
+  WriteHeld();
+  if (state_ == State::kClosed) return;  // the other end does not take it
   const bool reading = state_ == State::kOpen;
   state_ = State::kDraining;
   // Discards input up to the other end's own close: closing with unread bytes would throw away our
@@ -99,7 +145,9 @@ void ChannelCore::End(const Error& reason) {
   state_ = State::kClosed;
   queue_.clear();
   queued_bytes_ = 0;
+  held_.clear();
   stream_->Close();
+  held_timer_.cancel();
   timer_.cancel();
   const Error told = asked_for ? Error{ErrorCode::kClosed, "closed here"} : reason;
   asio::post(stream_->executor(), [self = shared_from_this(), told] { self->OnClosed(told); });

@@ -27,12 +27,13 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
 
   void Begin();
   void Send(const Frame& frame);
+  void SendSoon(const Frame& frame);
   void Close();
   void SetTimeout(Duration timeout);
   // No more callbacks come; it drains as Close does.
   void Abandon();
 
-  std::size_t queued_bytes() const { return queued_bytes_; }
+  std::size_t queued_bytes() const { return queued_bytes_ + held_.size(); }
   const Heartbeat& heartbeat() const { return heartbeat_; }
   const std::string& remote() const { return stream_->remote(); }
   const std::string& local_host() const { return stream_->local_host(); }
@@ -62,6 +63,10 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   static boost::asio::awaitable<void> WriteLoop(std::shared_ptr<ChannelCore> self);
   static boost::asio::awaitable<void> WatchLoop(std::shared_ptr<ChannelCore> self);
   Status DeliverFrames();
+  bool MaySend() const;
+  void Write(const Frame& frame);
+  void WriteHeld();
+  void WatchHeld();
   void BeginReading();
   void TellDrained();
   void PingOrEnd();
@@ -77,6 +82,12 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::size_t queued_bytes_ = 0;
   std::size_t first_sent_ = 0;  // bytes of the first frame in queue_ that have gone out
   bool telling_ = false;        // a wait until all has gone out is under way
+  // Whole frames of SendSoon, before those in queue_ only in time: nothing is queued while they
+  // wait.
+  std::string held_;
+  Time held_since_;
+  bool watching_held_ = false;
+  boost::asio::steady_timer held_timer_;
   boost::asio::steady_timer timer_;
   std::array<std::byte, 16384> buffer_;
 };

@@ -1,5 +1,6 @@
 #include "worker/runtime/control_link.h"
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -25,6 +26,17 @@ namespace control = transport::control;
 constexpr std::size_t kShortQueueBytes = 4u << 20;
 // Messages that are sent together are copied into one frame of bytes up to here.
 constexpr std::size_t kJoinedBytes = 16u << 10;
+
+// The coordinator acts on these only if they are late, by far more than control::kCompany, and a
+// round closes a little later. In quick rounds they go out with what the worker says of the next
+// one, so the coordinator wakes once a round for each worker instead of three times. Sums that
+// stand in for another owner's are late already.
+bool CanWait(const msg::FromWorker& message) {
+  if (const auto* published = std::get_if<msg::Published>(&message)) {
+    return !published->stands_in_for;
+  }
+  return std::holds_alternative<msg::Applied>(message);
+}
 
 class ControlLinkImpl final : public ControlLink {
  public:
@@ -113,7 +125,7 @@ class ControlLinkImpl final : public ControlLink {
   }
 
   // What a worker says at once, as that it has computed its units and sealed its part, goes out at
-  // once: the coordinator wakes once for it.
+  // once: the coordinator wakes once for it. What tells only that all is well waits for that, too.
   void SendGiven() {
     std::vector<Given> given;
     {
@@ -121,10 +133,13 @@ class ControlLinkImpl final : public ControlLink {
       given.swap(given_);
     }
     if (!channel_ || closed_) return;
+    const bool hurried = std::ranges::any_of(
+        given, [](const Given& one) { return one.sent != nullptr || !CanWait(one.message); });
     std::string joined;
     const auto flush = [&] {
       if (joined.empty()) return;
-      channel_->Send(control::Frame{std::make_shared<const std::string>(std::move(joined))});
+      const control::Frame frame{std::make_shared<const std::string>(std::move(joined))};
+      hurried ? channel_->Send(frame) : channel_->SendSoon(frame);
       joined.clear();
     };
     for (Given& one : given) {

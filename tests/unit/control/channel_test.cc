@@ -115,6 +115,63 @@ TEST_P(ChannelTest, CloseDeliversWhatWasQueued) {
   EXPECT_TRUE(coordinator().received.empty()) << "nothing is received after Close";
 }
 
+// What may wait is not handed to the system before something else is, or before its time is over.
+TEST_P(ChannelTest, WhatMayWaitGoesOutWithTheNextMessage) {
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().channel->queued_bytes() == 0; }));  // of Hello
+  const Frame soon = MakeFrame(msg::FromWorker(msg::Level{RoundId(1)}));
+  for (int i = 0; i < 3; ++i) worker().channel->SendSoon(soon);
+  EXPECT_EQ(worker().channel->queued_bytes(), 3 * soon.bytes->size());
+  worker().channel->Send(msg::Level{RoundId(2)});
+  ASSERT_TRUE(RunUntil(io_, [&] { return coordinator().received.size() == 4; }));
+  EXPECT_EQ(worker().channel->queued_bytes(), 0u);
+  EXPECT_EQ(coordinator().received[0], msg::FromWorker(msg::Level{RoundId(1)}));
+  EXPECT_EQ(coordinator().received[3], msg::FromWorker(msg::Level{RoundId(2)}));
+}
+
+TEST_P(ChannelTest, WhatMayWaitGoesOutWithoutAnother) {
+  for (std::size_t i = 0; i < 20; ++i) {
+    worker().channel->SendSoon(MakeFrame(msg::FromWorker(msg::Level{RoundId(i)})));
+    ASSERT_TRUE(RunUntil(io_, [&] { return coordinator().received.size() == i + 1; }));
+    EXPECT_EQ(coordinator().received[i], msg::FromWorker(msg::Level{RoundId(i)}));
+  }
+}
+
+// Long ones and many: the order stays, whatever is joined.
+TEST_P(ChannelTest, NothingOvertakesWhatMayWait) {
+  const auto sent = [](std::size_t i) {
+    const std::size_t bytes = i % 7 == 0 ? 20'000 : i % 3 == 0 ? 5'000 : 1;
+    return msg::FromWorker(msg::StateChunk{RoundId(i), 0, 0, false, std::vector<std::byte>(bytes)});
+  };
+  for (std::size_t i = 0; i < 200; ++i) {
+    const Frame frame = MakeFrame(sent(i));
+    i % 5 == 4 ? worker().channel->Send(frame) : worker().channel->SendSoon(frame);
+    if (i % 50 == 10) coordinator().channel->Ping();  // its Pong goes between
+    if (i % 20 == 19) io_.poll();
+  }
+  ASSERT_TRUE(RunUntil(io_, [&] { return coordinator().received.size() == 200; }));
+  for (std::size_t i = 0; i < 200; ++i) EXPECT_EQ(coordinator().received[i], sent(i)) << i;
+}
+
+// The coordinator takes a Pong to say that all that was sent before it has come.
+TEST_P(ChannelTest, APongComesBehindWhatWaits) {
+  ASSERT_TRUE(RunUntil(io_, [&] { return !coordinator().pongs.empty(); }));
+  for (std::size_t i = 0; i < 50; ++i) {
+    const std::uint64_t ping = coordinator().channel->Ping();
+    worker().channel->SendSoon(MakeFrame(msg::FromWorker(msg::Level{RoundId(i)})));
+    ASSERT_TRUE(RunUntil(io_, [&] { return coordinator().pongs.back() == ping; }));
+    EXPECT_EQ(coordinator().received.size(), i + 1);
+  }
+}
+
+TEST_P(ChannelTest, TheEndDeliversWhatWaits) {
+  worker().channel->SendSoon(MakeFrame(msg::FromWorker(msg::Level{RoundId(1)})));
+  worker().channel->Close();
+  worker().channel->SendSoon(MakeFrame(msg::FromWorker(msg::Level{RoundId(2)})));
+  ASSERT_TRUE(RunUntil(io_, [&] { return worker().closed && coordinator().closed; }));
+  ASSERT_EQ(coordinator().received.size(), 1u);
+  EXPECT_EQ(coordinator().received[0], msg::FromWorker(msg::Level{RoundId(1)}));
+}
+
 TEST_P(ChannelTest, ADestroyedChannelStillSendsItsLastWords) {
   coordinator().channel->Send(msg::Refuse{"no"});
   coordinator().channel = nullptr;
