@@ -8,36 +8,51 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src import backend
 
 _APART = 0x9E3779B1  # an odd number
 
 
-class Backend:
-    """`model`: it is built and compiled."""
+def mask_of(scores: Any) -> Any:
+    """The mask that layers have given a tensor, or None. With JAX it is kept beside the tensor."""
+    find = getattr(backend, "get_keras_mask", None)  # older versions have an attribute alone
+    return find(scores) if find else getattr(scores, "_keras_mask", None)
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+
+class Backend:
+    """`model`: it is built and compiled. `masked`: its one output has a mask, over which its loss is a mean."""
+
+    def __init__(self, model: Any, masked: bool) -> None:
+        self._model, self._masked = model, masked
         self._variables = list(model.trainable_variables)
         weights = {id(v) for v in model.non_trainable_weights}
         self._seeds = [v for v in model.non_trainable_variables if id(v) not in weights]
 
-    def gradients(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any]]:
-        """The loss of the batch, and its gradients as arrays of NumPy. `seed`: of dropout and the like."""
+    def gradients(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any], float]:
+        """The loss of the batch, its gradients as arrays of NumPy, and of how many things the loss is the mean. These are samples;
+        where the output has a mask, what the mask leaves. `seed`: of dropout and the like."""
         # On torch the two numbers of a seed are added up, so those of the layers are to be far apart.
         for number, variable in enumerate(self._seeds):
             variable.assign(np.array([(seed + number * _APART) & 0x7FFFFFFF, 0], variable.dtype))
         return self._gradients_of(x, y, weights, seed)
 
-    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any]]:
+    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any], float]:
         raise NotImplementedError
 
     def step(self, gradients: list[Any]) -> None:
         """Of the optimizer. `gradients`: arrays of NumPy, which are read before it returns."""
         raise NotImplementedError
 
-    def _watch(self, loss: Any, samples: Any, scores: Any, batch: tuple[Any, Any, Any]) -> None:
+    def _counted(self, samples: Any, scores: Any) -> Any:
+        """Of how many things a loss is the mean."""
+        if not self._masked:
+            return samples
+        (score,) = keras.tree.flatten(scores)
+        return keras.ops.sum(keras.ops.cast(mask_of(score), "float32"))
+
+    def _watch(self, loss: Any, counted: Any, scores: Any, batch: tuple[Any, Any, Any]) -> None:
         """Shows the metrics the batch."""
-        self._model._loss_tracker.update_state(loss, sample_weight=samples)
+        self._model._loss_tracker.update_state(loss, sample_weight=counted)
         x, y, weights = batch
         self._model.compute_metrics(x, y, scores, weights)
 
@@ -48,7 +63,7 @@ class Backend:
 
 
 class _Torch(Backend):
-    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any]]:
+    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any], float]:
         import torch
 
         samples = len(keras.tree.flatten(x)[0])
@@ -60,9 +75,10 @@ class _Torch(Backend):
             loss, scores = self._loss(x, y, weights)
             loss.backward()
         with torch.no_grad():
-            self._watch(loss, samples, scores, (x, y, weights))
+            counted = self._counted(samples, scores)
+            self._watch(loss, counted, scores, (x, y, weights))
         found = [torch.zeros_like(v.value) if v.value.grad is None else v.value.grad for v in self._variables]
-        return float(loss.detach()), [gradient.cpu().numpy() for gradient in found]
+        return float(loss.detach()), [gradient.cpu().numpy() for gradient in found], float(counted)
 
     def step(self, gradients: list[Any]) -> None:
         import torch
@@ -72,17 +88,18 @@ class _Torch(Backend):
 
 
 class _TensorFlow(Backend):
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, masked: bool) -> None:
+        super().__init__(model, masked)
         import tensorflow as tf
 
         def gradients(x: Any, y: Any, weights: Any) -> Any:
             values = [v.value for v in self._variables]
             with tf.GradientTape() as tape:
                 loss, scores = self._loss(x, y, weights)
-            self._watch(loss, tf.shape(keras.tree.flatten(x)[0])[0], scores, (x, y, weights))
+            counted = self._counted(tf.shape(keras.tree.flatten(x)[0])[0], scores)
+            self._watch(loss, counted, scores, (x, y, weights))
             found = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            return loss, [tf.convert_to_tensor(gradient) for gradient in found]
+            return loss, [tf.convert_to_tensor(gradient) for gradient in found], counted
 
         def step(gradients: Any) -> None:
             model.optimizer.apply(gradients, self._variables)
@@ -92,28 +109,33 @@ class _TensorFlow(Backend):
             self._gradients = tf.function(gradients, reduce_retracing=True, jit_compile=model.jit_compile)
             self._step = tf.function(step, jit_compile=model.jit_compile)
 
-    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any]]:
+    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any], float]:
         x, y, weights = _tensors((x, y, weights))
-        loss, found = self._gradients(x, y, weights)
-        return float(loss), [gradient.numpy() for gradient in found]
+        loss, found, counted = self._gradients(x, y, weights)
+        return float(loss), [gradient.numpy() for gradient in found], float(counted)
 
     def step(self, gradients: list[Any]) -> None:
         self._step([keras.ops.convert_to_tensor(g.copy()) for g in gradients])
 
 
 class _Jax(Backend):
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, masked: bool) -> None:
+        super().__init__(model, masked)
         import jax
+
+        def loss_of(*given: Any, **more: Any) -> Any:
+            loss, kept = model.compute_loss_and_updates(*given, **more)
+            return loss, (*kept, self._counted(len(keras.tree.flatten(given[3])[0]), kept[1]))
 
         def gradients(state: Any, x: Any, y: Any, weights: Any) -> Any:
             trained, others, metrics, optimizer = state
-            (_, (loss, scores, others, metrics)), found = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)(
+            (_, (loss, scores, others, metrics, counted)), found = jax.value_and_grad(loss_of, has_aux=True)(
                 trained, others, metrics, x, y, weights, training=True, optimizer_variables=optimizer
             )
+            # As Keras does it: outside, where the scores have no mask any more.
             with keras.StatelessScope(list(zip(model.metrics_variables, metrics, strict=True))) as scope:
-                self._watch(loss, keras.tree.flatten(x)[0].shape[0], scores, (x, y, weights))
-            return loss, found, others, [scope.get_current_value(v) for v in model.metrics_variables]
+                self._watch(loss, counted, scores, (x, y, weights))
+            return loss, found, others, [scope.get_current_value(v) for v in model.metrics_variables], counted
 
         def step(gradients: Any, trained: Any, optimizer: Any) -> Any:
             return model.optimizer.stateless_apply(optimizer, gradients, trained)
@@ -122,13 +144,14 @@ class _Jax(Backend):
         if model.jit_compile and not model.run_eagerly:
             self._gradients, self._step = jax.jit(gradients), jax.jit(step)
 
-    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any]]:
+    def _gradients_of(self, x: Any, y: Any, weights: Any, seed: int) -> tuple[float, list[Any], float]:
         model = self._model
         kept = (self._variables, model.non_trainable_variables, model.metrics_variables, model.optimizer.variables)
-        loss, found, others, metrics = self._gradients([[v.value for v in variables] for variables in kept], x, y, weights)
+        state = [[v.value for v in variables] for variables in kept]
+        loss, found, others, metrics, counted = self._gradients(state, x, y, weights)
         _assign(model.non_trainable_variables, others)
         _assign(model.metrics_variables, metrics)
-        return float(loss), [np.asarray(gradient) for gradient in found]
+        return float(loss), [np.asarray(gradient) for gradient in found], float(counted)
 
     def step(self, gradients: list[Any]) -> None:
         import jax

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from lockstep._errors import UsageError
+from lockstep._keras_backends import mask_of
 from lockstep._keras_data import Data
 
 _OF_FIT = {  # arguments of model.fit that a job has otherwise
@@ -85,18 +86,39 @@ def writes(callback: Any) -> bool:
     return any(kind.__name__ in _WRITERS and kind.__module__.startswith("keras.") for kind in type(callback).__mro__)
 
 
-def changed_in_training(model: Any, data: Data) -> list[Any]:
-    """The weights that a forward pass of training sets, as the running statistics of BatchNormalization."""
+def tried_in_training(model: Any, data: Data) -> tuple[list[Any], bool]:
+    """The weights that a forward pass of training sets, as the running statistics of BatchNormalization; and whether the output
+    has a mask."""
     x = data.batch(np.arange(min(len(data), _TRIED)))[0]
     x = keras.tree.map_structure(keras.ops.convert_to_tensor, x)
-    with keras.StatelessScope() as scope:
+    with keras.StatelessScope(collect_losses=True) as scope:
         scores = model(x, training=True) if model._call_has_training_arg else model(x)
-    if any(getattr(each, "_keras_mask", None) is not None for each in keras.tree.flatten(scores)):
+    masks = [mask_of(each) is not None for each in keras.tree.flatten(scores)]
+    if any(masks):
+        _refuse_masked(model, len(masks), bool(scope.losses))
+    return [v for v in model.non_trainable_weights if scope.get_current_value(v) is not None], any(masks)
+
+
+def _refuse_masked(model: Any, outputs: int, adds_losses: bool) -> None:
+    """The loss must be a mean over what the mask leaves, as Keras' losses make it."""
+    step = next(kind for kind in type(model).__mro__ if "compute_loss" in vars(kind))
+    own = [loss for loss in keras.tree.flatten(model.loss) if isinstance(loss, keras.losses.Loss)]
+    what = (
+        "one of several outputs"
+        if outputs > 1
+        else "the output of a model whose layers add losses"
+        if adds_losses
+        else f"the output, and {step.__name__} has a compute_loss of its own"
+        if not step.__module__.startswith("keras.")
+        else "the output, and the loss has a __call__ of its own"
+        if any(type(loss).__call__ is not keras.losses.Loss.__call__ for loss in own)
+        else None
+    )
+    if what is not None:
         raise UsageError(
-            "the model's output has a mask, over which Keras averages the loss, and a job takes means over samples: leave "
-            "mask_zero out, and give sample_weight of the shape of y"
+            f"a mask is on {what}: a job cannot tell of how many steps the loss is the mean; leave mask_zero out, and give "
+            "sample_weight of the shape of y"
         )
-    return [v for v in model.non_trainable_weights if scope.get_current_value(v) is not None]
 
 
 def refuse_variables(variables: list[Any], model: Any, metrics: list[Any]) -> None:

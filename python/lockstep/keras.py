@@ -43,7 +43,8 @@ _UPDATES = "lockstep.update"  # the name of the extra tensor
 _BEGUN = 0  # 1 once there is a state
 _EPOCH = 1  # whose metrics these are; of a gradient, its own times the samples
 _ROUNDS = 2  # of that epoch so far
-_AHEAD = 3
+_COUNTED = 3  # of a gradient, of how many things the loss is the mean; 0 where these are the samples
+_AHEAD = 4
 _OF_A_RATE = 4  # places: the rate; of a gradient, samples whose worker sets it, and for them the rate and its two halves
 _STOPPED = "Keras has stopped training (model.stop_training)"
 _trained: list[bool] = []  # in this process
@@ -162,9 +163,9 @@ class _Job(_loop.Loop):
         optimizer = model.optimizer
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
-        self._backend = BACKENDS[keras.backend.backend()](model)
+        self._averaged, self._masked = _keras_checks.tried_in_training(model, data)
+        self._backend = BACKENDS[keras.backend.backend()](model, self._masked)
         self._variables = list(model.trainable_variables)
-        self._averaged = _keras_checks.changed_in_training(model, data)
         self._frozen = [v for v in model.non_trainable_weights if all(v is not other for other in self._averaged)]
         self._metrics = list(model.metrics_variables)
         _keras_checks.refuse_variables(self._variables + self._averaged, model, self._metrics)
@@ -176,6 +177,11 @@ class _Job(_loop.Loop):
         self._count = sum(self._sizes)
         self._metrics_at = _AHEAD + _OF_A_RATE * len(self._rates)
         self._metrics_count = sum(math.prod(v.shape) for v in self._metrics)
+        starts = np.cumsum([0, *(math.prod(v.shape) for v in self._metrics)])
+        tracker = model._loss_tracker
+        self._places_of_loss = [
+            int(starts[at]) for kept in (tracker.total, tracker.count) for at, v in enumerate(self._metrics) if v is kept
+        ]
         kinds = [(array.shape, array.dtype) for array in self._first_state]
         self._kept = _kept.Kept(kinds, self._count, self._metrics_at + self._metrics_count)
         self._extra: Any = np.zeros(self._kept.extra, np.float32)  # of the parameters that the model has now
@@ -310,14 +316,17 @@ class _Job(_loop.Loop):
             indices = np.concatenate([np.arange(first, end) for first, end in self._work.ranges])
         self._model.reset_metrics()
         before = [_array(v).copy() for v in self._averaged]
-        loss, gradients = self._backend.gradients(*self._data.batch(indices), batch.seed)
+        loss, gradients, counted = self._backend.gradients(*self._data.batch(indices), batch.seed)
         floats = self._floats(self._work.gradient)
-        for to, found in zip(self._cut(floats), [*gradients, *map(_array, self._averaged)], strict=True):
-            to[...] += np.asarray(found, np.float32) * np.float32(count)
+        weighed = [(found, counted) for found in gradients] + [(_array(v), count) for v in self._averaged]
+        for to, (found, weight) in zip(self._cut(floats), weighed, strict=True):
+            to[...] += np.asarray(found, np.float32) * np.float32(weight)
         for variable, value in zip(self._averaged, before, strict=True):
             variable.assign(value)
         extra = floats[self._count :]
         extra[_EPOCH] += count * batch.epoch
+        if self._masked:
+            extra[_COUNTED] += counted
         for at, rate in self._pending():
             halves = np.float32(rate).view(np.uint32)
             extra[at : at + _OF_A_RATE] += [count, count * rate, count * int(halves >> 16), count * int(halves & 0xFFFF)]
@@ -389,7 +398,7 @@ class _Job(_loop.Loop):
         for variable, value in zip(self._state, kept, strict=True):
             variable.assign(np.array(value))
         own = self._take_rates(extra, its_extra)
-        self._backend.step(self._cut(gradient)[: len(self._variables)])
+        self._backend.step(self._means(gradient, float(its_extra[_COUNTED])))
         self._store(update, np.float32(work.learning_rate * work.fraction))
         update[self._trained : self._count] = gradient[self._trained : self._count]
         self._kept.write(map(_array, self._state), extra, state)
@@ -398,6 +407,13 @@ class _Job(_loop.Loop):
         self._made = float(extra[_EPOCH]), float(extra[_ROUNDS])
         for rate, value in own:
             rate.assign(value)
+
+    def _means(self, gradient: Any, counted: float) -> list[Any]:
+        """The gradients of the mean loss. `counted`: of a sample, of how many things its loss is the mean."""
+        means = self._cut(gradient)[: len(self._variables)]
+        if not self._masked:
+            return means
+        return [mean / np.float32(counted) if counted else np.zeros_like(mean) for mean in means]
 
     def _take_rates(self, extra: Any, its_extra: Any) -> list[tuple[Any, float]]:
         """Sets the rates of an update. Returns those that a callback has set here, and that the update does not have: no samples
@@ -429,7 +445,11 @@ class _Job(_loop.Loop):
         if not extra[_BEGUN] or extra[_EPOCH] != epoch:
             extra[_EPOCH], extra[_ROUNDS], extra[metrics] = epoch, 0, 0
         extra[_ROUNDS] += 1
-        extra[metrics] += its_extra[metrics] * np.float32(samples)
+        sums = its_extra[metrics] * np.float32(samples)
+        if self._masked:  # a batch has a mean loss, which counts as often as it has samples
+            total, count = self._places_of_loss
+            sums[total], sums[count] = (sums[total] / sums[count] * samples, samples) if sums[count] else (0, samples)
+        extra[metrics] += sums
 
     # --- within
 

@@ -34,10 +34,19 @@ draw = np.random.default_rng(1)
 x = draw.standard_normal((SAMPLES, 12))
 y = (np.sin(3 * x[:, :3]).sum(1) > 0).astype(np.int32)
 weights = np.where(np.arange(SAMPLES) % 3 == 0, 2.0, 0.5) if said.get("weighted") else None
+if said.get("model") == "masked":  # sequences of 0 to 12 steps, each with a class
+    lengths = np.maximum(0, draw.integers(-4, 13, SAMPLES))
+    y = (np.sin(3 * x) + np.roll(x, 1, axis=1) > 0).astype(np.int32)
+    x = np.where(np.arange(12) < lengths[:, None], x, 0)[..., None]
 validation = {"validation_data": (x[: SAMPLES // 2], y[: SAMPLES // 2])} if said.get("validates") else {}
 
 
 def layers(kind):
+    if kind == "masked":
+        yield keras.layers.Masking()
+        yield keras.layers.GRU(8, return_sequences=True)
+        yield keras.layers.Dense(2, activation="softmax", kernel_regularizer=keras.regularizers.L2(0.001))
+        return
     near = {"kernel_regularizer": keras.regularizers.L2(0.001), "kernel_constraint": keras.constraints.MaxNorm(2)}
     yield keras.layers.Dense(16, activation="tanh", **near)
     if kind == "norm":
@@ -60,6 +69,15 @@ def batch(indices):
 
 def fit_alone(made, order):
     """On the batches of a job, of all epochs one after the other."""
+    if len({len(epoch) for epoch in order}) > 1:  # a round that was cut leaves its epoch one more
+        assert not callbacks, "they would begin anew in each epoch"
+        parts = [made.fit((batch(np.array(at)) for at in epoch), initial_epoch=i, epochs=i + 1, steps_per_epoch=len(epoch),
+                          verbose=0, **validation) for i, epoch in enumerate(order)]
+        for part in parts[:-1][::-1]:
+            parts[-1].epoch[:0] = part.epoch
+            for name, found in part.history.items():
+                parts[-1].history[name][:0] = found
+        return parts[-1]
     batches = (batch(np.array(at)) for epoch in order for at in epoch)
     return made.fit(batches, epochs=len(order), steps_per_epoch=len(order[0]), callbacks=callbacks, verbose=0, **validation)
 

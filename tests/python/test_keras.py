@@ -79,6 +79,16 @@ class EachBackendTest(KerasTest):
                 has_torch = "torch" if name == "torch" else ""
                 self.assertEqual(re.findall(r"optimizer (\d+) early False ?(\w*)", out), [("12", has_torch)] * 2, out)
 
+    def test_a_mask_on_the_output_counts_steps(self):
+        """Units of two sequences, of which some have no step at all: each counts as often as it has steps."""
+        said = {"model": "masked", "units": 16, "validates": True, "optimizer": "plain", "fit": WHOLE_STEPS}
+        for name in BACKENDS:
+            with self.subTest(name):
+                self.be(name)
+                out = self.job(2, *frameworks.SLOW, WORKER, "job", json.dumps(said))
+                self.check(out, 128, 2)
+                self.assert_as_alone(out, said)
+
     def test_a_slow_worker_and_a_killed_one(self):
         said = {"optimizer": "plain", "samples": 384, "fit": WHOLE_STEPS, "epochs": 6}
         for name in BACKENDS:
@@ -174,6 +184,18 @@ class Own(keras.Model):
         return {}
 own = Own()
 own.compile("sgd", "mse")
+class Mine(keras.Model):
+    def compute_loss(self, *data, **more):
+        return super().compute_loss(*data, **more)
+class Loss(keras.losses.MeanSquaredError):
+    def __call__(self, *data, **more):
+        return super().__call__(*data, **more)
+def masked(loss="mse", kind=keras.Model, adds=None, outputs=1):
+    given = keras.Input((4, 1))
+    steps = keras.layers.Dense(2, activity_regularizer=adds)(keras.layers.Masking()(given))
+    model = kind(given, [steps] * outputs if outputs > 1 else steps)
+    model.compile("sgd", [loss] * outputs if outputs > 1 else loss)
+    return fit(model, x[..., None], y if outputs == 1 else [y] * outputs)
 class Sets(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.set_weights([w * 2 for w in self.model.get_weights()])
@@ -191,6 +213,10 @@ REFUSED = (
     ("fit(made(steps_per_execution=2))", "compile(steps_per_execution=2): leave it out"),
     ("fit(made(loss=keras.losses.MeanSquaredError(reduction='sum')))", "has reduction='sum', and a job takes means"),
     ("fit(made(keras.layers.Dense(2, dtype='float64')))", "is float64 and not float32"),
+    ("masked(outputs=2)", "a mask is on one of several outputs: a job cannot tell of how many steps"),
+    ("masked(adds='l2')", "a mask is on the output of a model whose layers add losses"),
+    ("masked(kind=Mine)", "a mask is on the output, and Mine has a compute_loss of its own"),
+    ("masked(loss=Loss())", "a mask is on the output, and the loss has a __call__ of its own"),
     ("fit(callbacks=[keras.callbacks.BackupAndRestore('b')])", "BackupAndRestore: leave it out"),
     ("fit(callbacks=[Sets()], epochs=2)", "a callback has changed sequential"),
     ("fit(x=x[:3])", "have 3 and 16 samples: give arrays of one length"),
