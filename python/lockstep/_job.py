@@ -37,6 +37,7 @@ from lockstep import (
     _optimizer,
     _others,
     _passes,
+    _position,
     _preparing,
     _reads,
     _run,
@@ -345,7 +346,7 @@ class Job:
         rate = _optimizer.Rate(self._config, in_epoch)
         ahead = _ahead.Ahead(order=self._order, samples=samples, batch=batch, epochs=parts.epochs, workers=self.size)
         self._batches.begin(self._seed, *self._known(), _ahead.of_training(ahead, self._order))
-        digest = _loader.dataset_digest(loader.dataset, self._seed, warns=self.rank == 0) + self._order.begin(
+        digest = data = _loader.dataset_digest(loader.dataset, self._seed, warns=self.rank == 0) + self._order.begin(
             self._seed, batch, warns=self.rank == 0
         )
         if self._evaluation is not None:
@@ -366,7 +367,15 @@ class Job:
             settle=self._passes.settle,
             stepped=self._passes.step,
         )
-        self._passes.begin(prepared, rate, self._seed, samples)
+        state = _position.LoaderState(
+            data=data,
+            samples=samples,
+            global_batch=batch,
+            seed=self._seed,
+            position=self._passes.position,
+            has_begun=lambda: self._run.work is not None,
+        )
+        self._passes.begin(prepared, rate, self._seed, samples, state)
         for logger in self._passes.loggers:
             self._begin_logger(logger)
         # What the script does with losses and optimizers, as long as the job is on:
@@ -375,7 +384,7 @@ class Job:
         self._beside.begin()
         _errors.explanations.append(_given.explain_wrapper(model))
         self._taker.begin(self._parameters.list)
-        mine: _loader.Loader | _drawn.Drawn = _loader.Loader(loader, in_epoch, self._passes.next_pass)
+        mine: _loader.Loader | _drawn.Drawn = _loader.Loader(loader, in_epoch, self._passes.next_pass, state)
         if parts.drawn:
             mine = _drawn.Drawn(mine, self._why_ended_early)
         if parts.several is not None:

@@ -20,10 +20,10 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from lockstep import _given, _torch
+from lockstep import _given, _position, _torch
 from lockstep._ahead import AheadInParts, Guess
 from lockstep._batch_order import BatchOrder
-from lockstep._errors import Missing, UsageError, say
+from lockstep._errors import UsageError, say
 from lockstep._model import digest_inputs
 from lockstep._order import Order, is_one_of
 from lockstep._processes import Processes
@@ -238,10 +238,13 @@ class Loader:
     """Stands in for the script's loader. Each pass over it is an epoch of the job: runs of units, each sample of the epoch once in
     all workers together. Which run comes next is decided when it is asked for."""
 
-    def __init__(self, loader: DataLoader[Any], updates: int, runs: Callable[[], Iterator[Any]]) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], updates: int, runs: Callable[[], Iterator[Any]], state: _position.LoaderState
+    ) -> None:
         self._loader = loader
         self._updates = updates
         self._runs = runs
+        self._state = state
 
     def __iter__(self) -> Iterator[Any]:
         return self._runs()
@@ -259,12 +262,9 @@ class Loader:
         return sampler
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("state_dict", "load_state_dict"):  # of a StatefulDataLoader
-            raise Missing(
-                f"the loader that job.prepare has returned has no {name}: the checkpoints in the job's run directory hold its "
-                "position, and lockstep run --resume continues from them"
-            )
-        return getattr(self._loader, name)
+        own = getattr(self._loader, name)
+        # A StatefulDataLoader's are about the passes over it, and there are none.
+        return getattr(self._state, name) if name in ("state_dict", "load_state_dict") else own
 
 
 class _AnyEpoch:

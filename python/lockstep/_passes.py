@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lockstep import _agreed, _backward, _errors, _loader, _metrics, _optimizer, _preparing, _run, _samples, loggers
+from lockstep import _agreed, _backward, _errors, _loader, _metrics, _optimizer, _position, _preparing, _run, _samples, loggers
 from lockstep._errors import JobFailed, UsageError
 from lockstep._run import State
 from lockstep._session import Kind, Session, Work
@@ -84,9 +84,17 @@ class Passes:
         self._epochs = parts.epochs
         self._model, self._evaluation = model, evaluation
 
-    def begin(self, optimizer: _optimizer.PreparedOptimizer, rate: _optimizer.Rate, seed: int, samples: int) -> None:
+    def begin(
+        self,
+        optimizer: _optimizer.PreparedOptimizer,
+        rate: _optimizer.Rate,
+        seed: int,
+        samples: int,
+        state: _position.LoaderState,
+    ) -> None:
         """From here on there may be passes. `seed`: the job's; `samples`: that an epoch has."""
         self._optimizer, self._rate, self._seed, self._samples = optimizer, rate, seed, samples
+        self._state = state
 
     # --- what the script asks
 
@@ -94,6 +102,16 @@ class Passes:
     def next_round(self) -> int | None:
         """The round that the next pass begins in; None: it is not known."""
         return None if self._held is None else self._held.round
+
+    def position(self) -> tuple[int, int] | None:
+        """The epoch of the last batch, or that of the first work, and how many updates the model has. None: there was no work."""
+        run, held = self._run.work, self._held
+        if self.end is not None:
+            last = self.metrics
+            return None if last.round < 0 else (last.epoch, last.round + 1)
+        if held is not None:
+            return (run or held).epoch, held.round
+        return None if run is None else (run.epoch, run.round + (not self.lacks_update))
 
     def rates(self) -> list[float]:
         """Of the update that is being computed."""
@@ -354,6 +372,7 @@ class Passes:
                 for logger in self.loggers:
                     logger._counted(work.counted)
             if work.kind in (Kind.TRAIN, Kind.EPOCH_END):
+                self._state.begin(work.round, was_on=work.counted is not None or self._joined().incarnation > 1)
                 return work
             if work.kind is Kind.UPDATE:
                 if settles and self._run.work is not None and work.round == self._run.work.round:
