@@ -74,7 +74,9 @@ class _Rounds:
         return accumulated * ((self._strategy.job._entry.workers() or 1) if own else self.loader.batch_size or 1)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("loader", "state_dict", "load_state_dict"):  # not there yet, as where it is unpickled; of a StatefulDataLoader
+        # `loader` is not there yet where this is unpickled. The others are a StatefulDataLoader's, and Lightning would save the
+        # state. Here the checkpoint's step is the position, and Lightning without a job would give the state to torchdata.
+        if name in ("loader", "state_dict", "load_state_dict"):
             raise AttributeError(name)
         return getattr(self.loader, name)
 
