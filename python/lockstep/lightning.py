@@ -14,6 +14,7 @@ and checkpoints are Lightning's own.
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,10 +82,17 @@ class _Rounds:
         return getattr(self.loader, name)
 
 
+def _begun() -> Job:
+    """With Lightning's seed, if seed_everything has set one: a LightningCLI makes the strategy before the module."""
+    seed = os.environ.get("PL_GLOBAL_SEED", "")
+    return init(seed=int(seed)) if seed.isdecimal() else init()
+
+
 class Strategy(SingleDeviceStrategy):
     """A strategy of Lightning's Trainer that trains as a worker of a job.
 
-    `job`: the result of lockstep.init, if the script has called it. `prepare`: further keywords of job.prepare.
+    `job`: the result of lockstep.init, if the script has called it; else the job's seed is that of seed_everything.
+    `prepare`: further keywords of job.prepare.
 
     The batch size of the train dataloader is the batch size of a round, of all workers together. So training is the same on any
     number of workers.
@@ -98,7 +106,7 @@ class Strategy(SingleDeviceStrategy):
         super().__init__(device="cpu")
         # A worker is all that Lightning sees of the job, whatever has started it: it would hold srun's tasks to `devices`.
         self.cluster_environment = LightningEnvironment()
-        self.job = init() if job is None else job
+        self.job = _begun() if job is None else job
         self._prepare = prepare or {}
         batch = self._prepare.get("global_batch")
         if batch is not None and (not isinstance(batch, int) or batch < 1):
@@ -157,7 +165,15 @@ class Strategy(SingleDeviceStrategy):
 
     def load_checkpoint(self, checkpoint_path: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
         """Of a fit, for callbacks, hooks and the datamodule: parameters, optimizer and progress come from the job."""
-        loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **more)
+        try:
+            loaded: dict[str, Any] = super().load_checkpoint(checkpoint_path, *arguments, **more)
+        except FileNotFoundError:
+            if self._fits or self.is_global_zero:
+                raise
+            raise UsageError(
+                f"ckpt_path: worker 0 alone writes the Trainer's checkpoints, and worker {self.global_rank} finds no "
+                f"{checkpoint_path}. Write: if trainer.is_global_zero: trainer.{self._trainer.state.fn.value}(...)"
+            ) from None
         if self._fits:
             self._resumed = str(checkpoint_path), int(loaded["global_step"])
             loaded.pop("loops", None)

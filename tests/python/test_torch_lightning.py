@@ -292,6 +292,28 @@ if job.rank == 0:
         (tested,) = self.said(lines[0], "tested")
         self.assertAlmostEqual(float(tested[0]), float(self.said(lines[0], "end")[0][3]), places=5)
 
+    def test_a_checkpoint_that_only_worker_0_has_is_one_line_elsewhere(self):
+        _, done = self.fit("own logs", change="import os\nsaves.dirpath += '/of-' + os.environ['LOCKSTEP_WORKER']",
+                           after="Module.test_step = Module.validation_step\ntrainer.test(module, held, ckpt_path='best', verbose=False)", status=1)
+        said = re.findall(r"^worker (\d) *\| lockstep: (ckpt_path: .*)$", done.stdout, re.MULTILINE)
+        self.assertEqual([worker for worker, _ in said], ["1"], done.stdout)
+        self.assertRegex(said[0][1], r"worker 1 finds no .*of-1/.*ckpt\. Write: if trainer\.is_global_zero: trainer\.test\(\.\.\.\)\Z")
+        self.assertNotIn("Traceback", done.stdout + done.stderr)
+
+    def test_the_seed_without_a_job_is_lightning_s(self):
+        """And the module that is made next is as with Lightning alone."""
+        script = self.script("""
+import sys, torch, lightning.pytorch as pl, lockstep.lightning
+if len(sys.argv) > 1:
+    pl.seed_everything(int(sys.argv[1]), verbose=False)
+drawn = torch.rand(1)
+strategy = lockstep.lightning.Strategy()
+print(strategy.job._seed, bool(torch.rand(1) == drawn))
+""")
+        said = [run(script, *seed).stdout.split() for seed in ((), (77,), (78,))]
+        self.assertEqual([seed for seed, _ in said], ["1", "77", "78"])
+        self.assertEqual([same for _, same in said][1:], ["True", "True"])
+
     def test_a_worker_that_is_started_again_goes_on(self):
         mark = self.folder / "mark"
         lines, rounds = self.fit("again", "--restart-workers", "1", change=f"""
