@@ -61,7 +61,7 @@ class RunInHand:
         self._log = _metrics.Log()
         self._delivered = False  # the run's result is the session's, before its step
         self._drawn = False  # a function makes the batches
-        self._base_batch = 0  # samples of all workers together that a script for DDP computes before it goes on
+        self._for_k = ""  # the advice for a script that steps after k batches
         self._so_far = 0  # that this worker has added up for the round
         self._several: list[list[int]] | None = None  # parameters of each of several optimizers
         self._stepped: set[int] = set()  # those of them that have stepped for the batch
@@ -84,7 +84,7 @@ class RunInHand:
         self._parameters, self._schedule = parts.parameters, parts.rule.schedule
         self._optimizer, self._rank = optimizer, rank
         self._order, self._own_batches, self._drawn = parts.order, parts.own_batches, parts.drawn
-        self._base_batch = parts.base_batch
+        self._for_k = f"give job.prepare global_batch={parts.base_batch} * k"
         self._global_batch, self._batch_size = global_batch, parts.order.batch_size
         custom = parts.rule.updates is not None
         by_hand = _rates.ByHand(tuple(optimizer.factors), in_epoch, drawn=parts.drawn)
@@ -96,6 +96,13 @@ class RunInHand:
         self.micro_batches = parts.micro_batches if custom and parts.several is None else 1
         self._several = None if parts.several is None else parts.several.numbers(parts.parameters.list)
         self.reads.refuses_clipping = self._several is not None
+
+    def shares(self, base_batch: int, for_k: str) -> None:
+        """For a library that gives each worker the loader's batch: so many samples they compute together before they go on.
+        `for_k`: its words for updates of k batches, as an advice."""
+        if self.micro_batches > 1:  # else the optimizer or the batches do not allow it
+            self.micro_batches = self._global_batch // base_batch if self._global_batch % base_batch == 0 else 1
+        self._for_k = for_k
 
     # --- its states
 
@@ -219,15 +226,15 @@ class RunInHand:
         """The script goes on without a step."""
         if self.micro_batches <= 1 or self._delivered:
             raise UsageError(
-                "opt.step() was not called for this batch. To accumulate gradients over k batches, give job.prepare "
-                f"global_batch={self._base_batch} * k; with global_batch a step after each batch does as well"
+                f"opt.step() was not called for this batch. To accumulate gradients over k batches, {self._for_k}; with that a "
+                "step after each batch does as well"
             )
         self._unstepped += 1
         if self._unstepped >= self.micro_batches:  # the mean gradient is multiplied by that number
             fewer = f", or step after {self.micro_batches} (`gradient_accumulation_steps //= job.size`)" if self._drawn else ""
             raise UsageError(
                 f"opt.step() was not called after {self._unstepped} batches, and with global_batch={self._global_batch} a worker "
-                f"adds up {self.micro_batches}: to step after k batches give job.prepare global_batch={self._base_batch} * k{fewer}"
+                f"adds up {self.micro_batches}: to step after k batches {self._for_k}{fewer}"
             )
         self.reads.close()
         self._accumulates = True

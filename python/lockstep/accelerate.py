@@ -126,13 +126,13 @@ class Accelerator(accelerate.Accelerator):
         optimizer.register_step_pre_hook(self._clip_update)
         workers, together = self.num_processes, self.dataloader_config.split_batches
         share = loader.batch_size if _order.is_one_of(loader.batch_sampler, torch.utils.data.BatchSampler) else 1
-        batch = (share or 1) * (1 if together else workers) * self.gradient_accumulation_steps
+        at_once = (share or 1) * (1 if together else workers)
         times = 1 if together else workers
         stepped = scheduler if times == 1 or not isinstance(scheduler, LRScheduler) else _Several(scheduler, times)
-        prepared = self.job.prepare(
-            model, optimizer, loader, stepped, **{"epochs": _EPOCHS, "global_batch": batch} | self._prepare
-        )
+        said = {"epochs": _EPOCHS, "global_batch": at_once * self.gradient_accumulation_steps} | self._prepare
+        prepared = self.job.prepare(model, optimizer, loader, stepped, **said)
         _accelerate_state.be_alone(self.job.rank, self.job.size, cpu=self._cpu)
+        self.job._run.shares(at_once, "write Accelerator(gradient_accumulation_steps=k)")
         prepared[1].step_was_skipped = False  # as accelerate's has it
         self._batches = _Batches(prepared[2], self)
         found = {id(optimizer): prepared[1], id(loader): self._batches}

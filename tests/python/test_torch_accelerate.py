@@ -109,6 +109,37 @@ print("end", step, accelerator.job.round, *values, flush=True)
         summary = json.loads((self.folder / "run" / "summary.json").read_text())
         self.assertEqual((summary["status"], summary["rounds"]), ("completed", 4))
 
+    def test_steps_after_several_batches_are_those_that_the_accelerator_knows_of(self):
+        """As nlp_example.py of accelerate has them: the script divides the loss, and steps after two batches."""
+        script = self.script(SCRIPT + """
+by_hand, steps = sys.argv[1] == "by hand", int(sys.argv[2])
+accelerator, model, _ = begin(gradient_accumulation_steps=steps)
+opt = torch.optim.SGD(model.parameters(), lr=1.0)
+model, opt, loader = accelerator.prepare(model, opt, loader)
+if not by_hand:
+    loop(accelerator, model, opt, loader)
+for _ in range(2 if by_hand else 0):
+    for i, (x, y) in enumerate(loader):
+        accelerator.backward(F.cross_entropy(model(x), y) / 2)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        if i % 2 == 1:
+            opt.step()
+            opt.zero_grad()
+print("end", accelerator.job.round, *(v for p in model.parameters() for v in p.flatten().tolist()), flush=True)
+""")
+        ends = {}
+        for how, steps, status in (("accumulate", 2, 0), ("by hand", 2, 0), ("by hand", 1, 2)):
+            done = lockstep_run("-n", 2, "--set", "liveness.timeout=60s", script, how, steps)
+            with self.subTest(how=how, steps=steps):
+                self.assertEqual(done.returncode, status, done)
+            ends[how, steps] = sorted(set(re.findall(r"\| end (.*)$", done.stdout, re.MULTILINE)))
+        (theirs,), (ours,), none = ends.values()
+        self.assertEqual(none, [])
+        self.assertIn("opt.step() was not called for this batch. To accumulate gradients over k batches, write Accelerator("
+                      "gradient_accumulation_steps=k)", done.stdout)
+        for a, b in zip(theirs.split(), ours.split(), strict=True):
+            self.assertAlmostEqual(float(a), float(b), delta=1e-6)
+
     def test_what_cannot_be_meant_is_one_line_that_names_what_to_write(self):
         one_call = "model, opt, loader, sched = accelerator.prepare(model, opt, loader, sched)"
         prepared = "accelerator, model, opt = begin()\nmodel, opt, loader = accelerator.prepare(model, opt, loader)\n"
