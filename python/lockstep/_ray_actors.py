@@ -85,7 +85,7 @@ def _explained(error: Exception) -> Exception:
     if isinstance(error, RuntimeError) and "/ray/train/" in inner:
         return UsageError(
             "ray.train.report, get_context and the like are for Ray's own trainers: write lockstep.ray.report(metrics), job.rank "
-            "and job.size"
+            "and job.size, and leave prepare_model and prepare_data_loader out"
         )
     return error
 

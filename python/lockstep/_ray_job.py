@@ -178,6 +178,7 @@ class RayJob:
             running, now = [slot for slot in self._slots if slot.runs], time.monotonic()
             if self.ended is not None:
                 if not running:
+                    self._take_last_reports()
                     return
                 if now - busy_at > _SAY_S and not said:
                     said = True
@@ -208,6 +209,13 @@ class RayJob:
             if not slot.runs:
                 self._give_up(slot)
         return None
+
+    def _take_last_reports(self) -> None:
+        """The functions go on after the job's end, as to evaluate."""
+        try:
+            self.ended = ask(self._coordinator.ended)
+        except JobFailed as error:
+            say(f"{error}: reports of the functions after the job's end are lost")
 
     def _wait(self, slots: Iterable[_Slot], seconds: float, *more: Any) -> None:
         """For an answer of one of them or more."""
@@ -293,7 +301,7 @@ class RayJob:
         summary = self.ended.summary
         status = 0 if summary.get("status") == "completed" else JobFailed.status
         reason = summary.get("reason") or self.ended.last_line or "the coordinator has ended without a summary"
-        raise_first({n: f for n, f in self._failures.items() if status != 0 and not f.is_of_job()}, 0, "")
+        raise_first({n: f for n, f in self._failures.items() if not f.is_of_job()}, 0, "")
         if self._why_drained and status != 0:
             raise JobFailed(f"{self._why_drained}: the job has ended in good order; resume=True goes on from its checkpoint")
         if status != 0:

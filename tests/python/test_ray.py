@@ -84,6 +84,11 @@ class ResultTest(RayTest):
         self.assertEqual((found["value"]["rank"], found["value"]["size"]), (0, 2))
         self.assertRegex(self.out, r"lockstep\.ray\.Trainer has started 2 workers, which meet at its coordinator, [\d.]+:\d+")
 
+    def test_the_last_report_counts_also_after_the_end_of_the_job(self):
+        found = self.job("whole", config={"late": True}, trainer={"scaling": 2})
+        self.assertEqual((found["metrics"].get("late"), found["metrics"]["epochs"]), (0, EPOCHS))
+        self.assertEqual(found["checkpoint"], ["model.safetensors", "state.json"])
+
     def test_an_interrupt_leaves_a_checkpoint_and_a_resume_goes_on(self):
         process = self.start("whole", config={"unit_time": "40ms", "epochs": EPOCHS}, trainer={"scaling": 2})
         try:
@@ -105,6 +110,12 @@ class ResultTest(RayTest):
         self.assertRegex(found["cause"], r'\A\nTraceback \(most recent call last\):\n  File "[^"]*ray_job\.py", line \d+, in train\n')
         self.assertIn('x / "nothing"', found["cause"])
         self.assertEqual((found["result"]["error"], found["result"]["path"]), (found["message"], str(self.run_dir)))
+
+    def test_an_exception_after_the_end_of_the_job_reaches_the_caller(self):
+        found = self.job("fails", config={"fails": "after"})
+        self.assertEqual(found["message"], "worker 1: TypeError: unsupported operand type(s) for /: 'Tensor' and 'str'")
+        self.assertIn('x / "nothing"', found["cause"])
+        self.assertEqual((found["result"]["metrics"]["late"], found["result"]["checkpoint"]), (0, ["model.safetensors", "state.json"]))
 
     def test_a_worker_that_dies_again_and_again_ends_the_job(self):
         found = self.job("fails", config={"fails": "dies"})
@@ -129,7 +140,7 @@ class RefusedTest(RayTest):
             "trainer({}, resume=True).fit()": f"2 resume: {self.run_dir} holds no checkpoint",
             "trainer({'fails': 'before'}).fit()": "2 sys.exit(3) was called",
             "trainer({}, settings={'policy.name': 'fastest'}).fit()": "2 ",
-            "trainer({'fails': 'reports'}, scaling=2).fit()": "2 ray.train.report, get_context and the like are for Ray's own trainers: write lockstep.ray.report(metrics)",
+            "trainer({'fails': 'reports'}, scaling=2).fit()": "2 ray.train.report, get_context and the like are for Ray's own trainers: write lockstep.ray.report(metrics), job.rank and job.size, and leave prepare_model",
             "lockstep.ray.report({})": "2 lockstep.ray.report is for the function of a lockstep.ray.Trainer",
         }
         for (case, message), line in zip(cases.items(), self.job("refused", cases=list(cases)), strict=True):
