@@ -82,8 +82,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   std::size_t queued_bytes_ = 0;
   std::size_t first_sent_ = 0;  // bytes of the first frame in queue_ that have gone out
   bool telling_ = false;        // a wait until all has gone out is under way
-  // Whole frames of SendSoon, before those in queue_ only in time: nothing is queued while they
-  // wait.
+  // Whole frames of SendSoon. While they wait, queue_ is empty.
   std::string held_;
   Time held_since_;
   bool watching_held_ = false;
